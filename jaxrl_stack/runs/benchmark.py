@@ -505,7 +505,9 @@ def _estimate(statistic: Callable[..., np.ndarray], *scores: np.ndarray) -> Esti
 
 
 def _empty_band(label: str) -> Band:
-    """Empty band: reserves the colour of an algorithm in a panel where it has no curve."""
+    """Band (curve with an interval) without points. It reserves an algorithm's colour in a panel without a curve of the
+    algorithm.
+    """
     nothing = np.zeros(0)
     return Band(label, (), nothing, nothing, nothing, nothing)
 

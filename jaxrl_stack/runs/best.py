@@ -15,7 +15,7 @@ FOLDER = "best"
 
 
 class Best:
-    """Highest mean return of a run, and the path of the checkpoint from that iteration.
+    """Highest mean return (or other metric) of a run so far, and the checkpoint of the iteration that reached it.
 
     Args:
         evaluates: Whether the run is evaluated: the mean return of evaluations then counts, not of training.

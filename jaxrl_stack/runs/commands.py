@@ -55,8 +55,8 @@ class CommandLog:
 
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
-        """Context manager in which method calls are not recorded as commands: calls inside of a recorded call, an
-        iteration or a callback, which a repeated run makes again by itself.
+        """Context manager in which method calls are not recorded as commands. For calls inside of a recorded call, an
+        iteration or a callback: a repeated run makes them again by itself.
         """
         self._depth += 1
         try:
@@ -253,5 +253,7 @@ def read_commands(directory: Path) -> list[Command]:
             own = (int(line["iteration"]), line["call"], int(line["iteration_after"]), line["reason"])
             commands.append(Command(number, *own, line["arguments"], directory))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{where} has changed since it was written: {error}. Restore the file.") from error
+            raise ValueError(
+                f"{where} has changed since it was written: {error}. Restore the file from a copy."
+            ) from error
     return commands

@@ -66,8 +66,9 @@ class Numbers:
         self._returns_of_modules = of_modules if len(of_modules) > 1 else {}
 
     def column(self, name: str) -> str:
-        """Returns the name of a metric's column in the run's table: for the mean return of a run with several modules,
-        the column of `module`; otherwise `name` or, if the table lacks it, the learner metric `name` of `module`.
+        """Returns the column of a metric in the run's table. If the metric is the mean return and the run has several
+        modules, it is the column of `module`. Else it is `name` or, if the table lacks `name`, the learner metric
+        `name` of `module`.
         """
         if name == RETURN and self.module in self._returns_of_modules:
             return self._returns_of_modules[self.module]
@@ -253,7 +254,7 @@ def blind_critic(numbers: Numbers) -> Said:
 
 @rule("problem", "Updates move the policy too far")
 def kl_too_large(numbers: Numbers) -> Said:
-    """Diagnoses updates that move the policy further than PPO's surrogate is valid for."""
+    """Diagnoses updates that change the policy so much that PPO's surrogate objective is no longer valid."""
     name = "mean_kl_loss" if len(numbers.known("mean_kl_loss")) else "approx_kl"
     divergence, target = numbers.late(name), numbers.setting("kl_target")
     limit = max(0.05, 5.0 * target) if target == target else 0.05

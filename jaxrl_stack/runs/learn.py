@@ -141,7 +141,7 @@ def _last_checkpoint(algo: Algorithm, reason: str, at_end: bool | None) -> Path 
 
 
 def _reason_to_stop(reached: str | None, result: Result, interruption: Interruption) -> str:
-    """The reason to stop, in words; empty to continue."""
+    """Text with the reason to stop training; empty if training continues."""
     by_callback = "a callback has set result['done']" if result.get("done") else ""
     return reached or by_callback or CTRL_C * interruption.is_asked_for
 
@@ -158,8 +158,8 @@ class Interruption:
 
     @contextlib.contextmanager
     def caught(self, notify: Callable[[], None]) -> Iterator[None]:
-        """Context in which Ctrl-C is recorded instead of raised. It works in the main thread only, because others
-        receive no signals.
+        """Context manager in which Ctrl-C is recorded instead of raised. It works only in the main thread, because
+        other threads receive no signals.
         """
         if threading.current_thread() is not threading.main_thread():
             yield

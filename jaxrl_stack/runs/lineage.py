@@ -166,7 +166,7 @@ class Lineage:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Lineage:
-        """Reads a file that `write` wrote.
+        """Reads a lineage from a file that `write` wrote.
 
         Raises:
             ValueError: If the file is missing or damaged.
@@ -175,7 +175,7 @@ class Lineage:
             first, *copies = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
             return cls(tuple(first["first"]), tuple(Copy(**{**one, **_scores(one)}) for one in copies))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}: is not a lineage ({error}). Restore the file of the run.") from error
+            raise ValueError(f"{path}: is not a lineage file ({error}). Restore it from a copy.") from error
 
     def values(self, name: str, num_iterations: int) -> np.ndarray:
         """Values of a setting in each iteration for the M members of the population, ``float64[num_iterations, M]``."""

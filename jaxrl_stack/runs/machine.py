@@ -1,5 +1,5 @@
-"""Facts about a machine on which the bits of a run depend, and the reason why some runs are not reproducible bit for
-bit.
+"""Facts about a machine that affect the exact bits of a run's numbers, and the reason why some runs are not
+reproducible bit for bit.
 """
 
 from __future__ import annotations

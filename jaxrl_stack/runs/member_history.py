@@ -137,7 +137,9 @@ class MemberHistory:
         return self.cell(name, self._num_rows - 1)
 
     def _filled(self, name: str) -> np.ndarray:
-        """Returns the stored values of a column, ``float64[iterations, M]``, also after a member's last iteration."""
+        """Returns a column as stored, ``float64[iterations, M]``: values after a member's last iteration are not
+        replaced by NaN.
+        """
         table = np.empty((self._num_rows, self.num_members), np.float64)
         for row, value in zip(table, self._cells[name], strict=True):
             row[:] = value

@@ -116,7 +116,9 @@ class RunOutput:
         self.log(text)
 
     def close(self) -> None:
-        """Closes the files, and ends the runs in trackers. A later result starts a new run."""
+        """Closes the files, and ends the runs in trackers. A result that is written later starts a new folder and new
+        runs in trackers.
+        """
         with contextlib.ExitStack() as stack:
             for tracker in self._trackers or ():
                 stack.callback(tracker.close)

@@ -31,7 +31,7 @@ from jaxrl_stack.runs.terminal import number_text, text_plot
 def bands_of(
     runs: Sequence[Run], key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
 ) -> list[Band]:
-    """Aggregates runs to bands: one for each group of runs that differ only in their seed.
+    """Aggregates runs to bands (curves with intervals), one for each group of runs that differ only in their seed.
 
     Args:
         runs: From `find_runs`, or of seeds.
@@ -195,7 +195,7 @@ def ending_header(x: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison(Ending):
-    """Final performance of one of several groups of runs.
+    """Final performance of one of the groups of runs that `compare` compares.
 
     Attributes:
         label: Name of the group.

@@ -69,8 +69,8 @@ class Silence:
 
 
 class PlainLines(Silence):
-    """Prints a line after the first and last iteration, and in between every two seconds at first, every ten minutes at
-    last.
+    """Prints a line after the first and the last iteration. In between, the time from line to line grows from two
+    seconds to ten minutes.
 
     Args:
         criteria: Stop criteria, for the ETA.

@@ -220,7 +220,9 @@ def _figure(runs: Sequence[Run], key: str, x: str, aggregate: str, *, role: str,
 
 
 def _findings(runs: Sequence[Run]) -> str:
-    """HTML list of the diagnoses' findings. A finding of several runs has the text of the first one."""
+    """HTML list of the diagnoses' findings. If several runs have the same finding, it appears once, with the text of
+    the first run.
+    """
     by_title: dict[str, list[Finding]] = {}
     for run in runs:
         for one in diagnoses(run.history, run.settings, has_reached_goal=run.has_reached_goal):

@@ -325,7 +325,7 @@ def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def run_name(seed: int, settings: Mapping[str, Any]) -> str:
-    """Name of one of several runs: ``"lr=0.001 seed=3"``, or ``"seed 3"`` without individual settings."""
+    """Name of one of several runs: ``"lr=0.001 seed=3"``, or ``"seed 3"`` if `settings` is empty."""
     if not settings:
         return f"seed {seed}"
     return " ".join([*(f"{name}={value_text(value)}" for name, value in settings.items()), f"seed={seed}"])
@@ -337,7 +337,7 @@ def folder_of(name: str, directory: str | os.PathLike[str]) -> Path:
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
-    """Makes run names distinct whose folders would be equal: adds the index to them.
+    """Adds the index to run names that would have the same folder; returns all names.
 
     Names truncate long values, so different settings may have the same name.
     """

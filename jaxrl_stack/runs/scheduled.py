@@ -179,7 +179,7 @@ def check_scheduled(
         names = first.settings_between_populations(other) or ["env_config"]
         raise ValueError(
             f"{where}(scheduler=...): runs differ in {', '.join(names)}, but one compiled program trains all "
-            "of them. Remove it from the space, and call run_sweep once for each value."
+            "of them. Remove such settings from the space, and call run_sweep once for each value."
         )
     for name, off in (("keep_best", False), ("checkpoint_frequency", None)):
         if value := getattr(first, name):
@@ -222,7 +222,9 @@ def _check_mutations(
     for name, values in pbt.mutations.items():
         shown = f"{where}: hyperparam_mutations of {name!r}"
         if name not in space:
-            raise ValueError(f"{shown}: is not in the space, so members do not differ in it. Add it to the space.")
+            raise ValueError(
+                f"{shown}: is not in the search space, so members do not differ in it. Add {name!r} to the space."
+            )
         setting = config.setting(name)
         if setting is not None and setting.kind != "traced":
             raise ValueError(f"{shown}: the program is compiled for its value. Remove it from hyperparam_mutations.")
@@ -233,7 +235,7 @@ def _check_mutations(
         if name.startswith("env_config/") and all(trial.settings[name] == first for trial in trials):
             raise ValueError(
                 f"{shown}: all members begin with {value_text(first)}, so it is compiled as a constant that cannot "
-                f"change. List several values in the space."
+                f"change. List several values in the search space."
             )
         for value in values if isinstance(values, list | tuple) else example_values(values):
             try:

@@ -10,7 +10,7 @@ from jaxrl_stack.datasets.normalized_scores import D4RL_REFERENCES
 
 
 class ScoreReference(NamedTuple):
-    """Scores of a task that are normalised to 0 and 1, and their source.
+    """Two reference scores of a task, which normalisation maps to 0 and 1, and their source.
 
     Attributes:
         low: Score that is normalised to 0.

@@ -39,7 +39,7 @@ def combinations(space: Mapping[str, Any], num_samples: int, where: str) -> list
     if num_samples > 1 and not sampled:
         raise ValueError(
             f"{where}(num_samples={num_samples}): nothing in {', '.join(space)} is sampled, so all samples would be "
-            f"equal. Leave it out; for several runs of each combination pass seeds={num_samples}."
+            f"equal. Leave out num_samples; for several runs of each combination pass seeds={num_samples}."
         )
     # The same sweep draws the same values.
     rng = np.random.default_rng(0)

@@ -105,8 +105,8 @@ class Searched(NamedTuple):
 
 
 def default_halving(until: Until, objective: Objective) -> Halving | None:
-    """Default schedule for a goal in iterations or env steps: halving by 4 at 1/16 and 1/4 of the goal. None for other
-    goals.
+    """Default successive halving for a goal in iterations or env steps: about a quarter of the runs continues after
+    1/16 and after 1/4 of the goal. None for other goals.
 
     The first rung is iteration 2 or later: in iteration 1, combinations with the same seed act alike.
     """
@@ -357,7 +357,7 @@ class Trainer:
                 names = first.settings_between_populations(trial.member_config()) or ["env_config"]
                 raise ValueError(
                     f"{search.where}: suggested runs differ in {', '.join(names)}, but one compiled program "
-                    f"trains all of them. Remove it from the space, or set one_program=False."
+                    f"trains all of them. Remove such settings from the space, or set one_program=False."
                 )
 
     def _train_together(
@@ -585,7 +585,7 @@ class Record:
 
     def _room_in_samples(self) -> int:
         """Number of combinations of settings that the search may still try until it reaches ``num_samples``;
-        `WAVE_WITH_HALVING` if that is None.
+        `WAVE_WITH_HALVING` if ``num_samples`` is None.
         """
         if self._search.num_samples is None:
             return WAVE_WITH_HALVING

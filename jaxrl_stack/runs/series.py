@@ -108,7 +108,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Name of the run: ``"lr=0.001 seed=3"``, or ``"seed 3"`` without individual settings."""
+        """Name of the run: ``"lr=0.001 seed=3"``, or ``"seed 3"`` if its `settings` are empty."""
         return run_name(self.seed, self.settings)
 
     @property
@@ -222,7 +222,7 @@ def train_all(
     where: str,
     folder: SeriesFolder,
 ) -> Series:
-    """Trains all runs: as members of a `Population` if one program can serve them, else one after the other.
+    """Trains all runs: as members of a `Population` if one program can train them, else one after the other.
 
     Args:
         trials: Trials, at least one.

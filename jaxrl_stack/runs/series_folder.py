@@ -306,13 +306,15 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_series(path: Path) -> dict[str, Any] | None:
-    """Settings, runs and goal of the series in a folder; None if there is none."""
+    """Settings, runs and goal of the series in a folder; None if the folder contains no series."""
     file = path / SERIES_FILE
     return _read_json(file, ("settings", "runs", "until"), "Choose another results_dir.") if file.exists() else None
 
 
 def finished_runs(path: Path) -> dict[int, tuple[Run, float | None]]:
-    """Reads the finished runs of the series in a folder: ``{index: (run, score)}``; None for runs without a score."""
+    """Reads the finished runs of the series in a folder: ``{index: (run, score)}``; the score is None for runs without
+    one.
+    """
     found: dict[int, tuple[Run, float | None]] = {}
     for wave in _waves(path):
         if wave["is_finished"]:
@@ -348,7 +350,7 @@ def _read_json(file: Path, keys: Sequence[str], remedy: str) -> dict[str, Any]:
         raise ValueError(f"{file} is damaged: {error}. {remedy}") from error
     missing = [key for key in keys if not isinstance(content, dict) or key not in content]
     if missing:
-        raise ValueError(f"{file} is damaged: it has no {missing[0]!r}. {remedy}")
+        raise ValueError(f"{file} is damaged: it has no entry {missing[0]!r}. {remedy}")
     return content
 
 

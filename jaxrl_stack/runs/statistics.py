@@ -1,4 +1,4 @@
-"""Counts, times and returns of a run for its display, and their formats."""
+"""Statistics of a run for its display (steps, durations, mean returns), and functions that format them as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _SPEED_WINDOW = 5.0
 
 
 class RunStatistics:
-    """Counts, times and latest returns of a run, updated with every result.
+    """Numbers of iterations and steps, durations and latest mean returns of a run. `update` adds the result of an
+    iteration.
 
     Args:
         before: Numbers of the earlier run that this run continues, by path in the result.
@@ -43,7 +44,7 @@ class RunStatistics:
         self._recent_seconds = 0.0
 
     def update(self, result: Mapping[str, Any]) -> None:
-        """Updates the counts, times and returns with the result of an iteration."""
+        """Updates the statistics with the result of an iteration."""
         seconds, compiling = result["time_this_iter_s"], result["timers"]["compile_s"]
         steps = result["num_env_steps_sampled_lifetime"] - self.steps
         self.iteration = result["training_iteration"]

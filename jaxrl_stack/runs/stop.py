@@ -192,8 +192,8 @@ class StopCriteria:
             self._check(known, {path: math.inf for path in self._paths_of_plateau() if not path.startswith(later)})
 
     def reached(self, result: Mapping[str, Any]) -> StopReason | None:
-        """Checks a result; returns a sentence about the criterion that it reaches, or None. Call it with every result,
-        in order.
+        """Checks whether a result reaches a stop criterion: returns a sentence about this criterion, or None. Call it
+        with the results of all iterations, in order.
 
         Raises:
             StopError: If the result has no value at a path. Results have all keys from the start, so the first one
@@ -220,7 +220,7 @@ class StopCriteria:
         return [] if self.plateau is None else [self.plateau.metric, x_axis(self.plateau.x)]
 
     def _plateau_reached(self, result: Mapping[str, Any]) -> StopReason | None:
-        """Returns the reason in words if nothing has improved for `patience`, else None."""
+        """Returns the reason to stop, as a text, if the plateau's metric has not improved for `patience`, else None."""
         plateau = self.plateau
         paths = [
             path for path in self._paths_of_plateau() if "evaluation" in result or not path.startswith("evaluation/")
@@ -286,7 +286,7 @@ class StopCriteria:
         return min(1.0, max(done)) if done else None
 
     def _foreseeable(self, result: Mapping[str, Any]) -> dict[str, float]:
-        """Current values of the criteria that grow steadily, such as steps."""
+        """Current values of the metrics that have a target and grow steadily, such as steps: ``{path: value}``."""
         steady = [path for path in self.targets if is_steady(path)]
         values = flatten_result(result) if steady else {}
         return {path: float(values[path]) for path in steady if path in values}

@@ -259,7 +259,8 @@ class StoredCheckpoints:
 
 
 def sparse(iterations: Mapping[int, int]) -> set[int]:
-    """Selects the checkpoints to keep: the newest, and older ones whose distances double. Returns their iterations.
+    """Selects the checkpoints to keep: the newest, and older ones at distances that double as they get older. Returns
+    their iterations.
 
     Save number n is kept while fewer than ``2 * 2**k`` saves follow, for the largest power ``2**k`` that divides n. Of
     100 saves, these are 64, 80, 88, 96, 98, 99 and 100.
@@ -272,8 +273,8 @@ def sparse(iterations: Mapping[int, int]) -> set[int]:
 
 
 def least_needed(iterations: Collection[int], base: int = 0) -> int:
-    """Selects the checkpoint to remove: the one, except the newest, that leaves the smallest gap in relation to its
-    age. Returns its iteration.
+    """Selects the checkpoint to remove, except the newest: the one whose removal leaves the smallest gap between its
+    neighbours, divided by its age. Returns its iteration.
 
     Args:
         iterations: At least two.

@@ -385,8 +385,8 @@ def run_sweep(
     if isinstance(schedule, PBT):
         if len(chosen) > 1:
             raise ValueError(
-                f"run_sweep(seeds={seeds!r}): each member of population-based training has another seed. Set the first "
-                "one, seeds=[0], and call run_sweep again for another population."
+                f"run_sweep(seeds={seeds!r}): each member of population-based training gets a different seed. Set only "
+                "the first one, seeds=[0], and call run_sweep again for another population."
             )
         # A copy continues differently from its source because of its seed.
         members = [(place, chosen[0] + place) for place in range(len(tried))]

@@ -226,7 +226,9 @@ class Timeline(BaseTimeline[RecordedIteration]):
         return found
 
     def _has_restored(self, checkpoint: StoredCheckpoint) -> bool:
-        """Whether the first recorded iteration continues from a command that restored this complete checkpoint."""
+        """Whether the first recorded iteration continues from a command that restored the whole of this checkpoint, not
+        only a component.
+        """
         origin = self.origin
         if checkpoint.iteration != self.first or origin is None or origin.number != self._began_at:
             return False
@@ -241,8 +243,8 @@ class Timeline(BaseTimeline[RecordedIteration]):
 
     @property
     def _began_at(self) -> int:
-        """Number of the last command (recorded method call) before the recorded iterations that changed the run's
-        iteration, such as a restore; 0 without one.
+        """Number of the last command (recorded method call) that changed the run's iteration, such as a restore, before
+        the recorded iterations; 0 without such a command.
         """
         return max((own.number for own in self._commands_before if own.iteration != own.iteration_after), default=0)
 

@@ -360,10 +360,10 @@ HOST = programs.run().environment("CartPole-v1")
         ),
         (
             {"space": {"num_epochs": [1, 2]}, "num_samples": 1},
-            "runs differ in num_epochs, but one compiled program trains all of them. Remove it from the space",
+            "runs differ in num_epochs, but one compiled program trains all of them. Remove such settings",
         ),
         ({"num_samples": 1}, r"run_sweep: a scheduler compares runs, but the sweep has only one. Set num_samples=32"),
-        ({"seeds": 2}, r"run_sweep\(seeds=2\): each member of population-based training has another seed"),
+        ({"seeds": 2}, r"run_sweep\(seeds=2\): each member of population-based training gets a different seed"),
         ({"one_program": False}, r"run_sweep\(one_program=False\): a scheduler trains all runs in one"),
         ({"until": lambda result: True}, r"must be a dict or a number of iterations with a scheduler"),
         ({"scheduler": pbt(metric="episode_reward_mean")}, "metric of the scheduler: .*'episode_reward_mean'"),
@@ -371,7 +371,7 @@ HOST = programs.run().environment("CartPole-v1")
         ({"scheduler": pbt(metric="evaluation/env_runners/episode_return_mean")}, "needs evaluations"),
         (
             {"scheduler": pbt(hyperparam_mutations={"gamma": [0.9, 0.99]})},
-            r"hyperparam_mutations of 'gamma': is not in the space, so members do not differ in it. Add it",
+            r"hyperparam_mutations of 'gamma': is not in the search space, so members do not differ in it. Add",
         ),
         ({"scheduler": pbt(hyperparam_mutations={"lr": []})}, "hyperparam_mutations of 'lr': has no values"),
         (
