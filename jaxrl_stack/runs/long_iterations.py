@@ -1,4 +1,4 @@
-"""One line in the terminal about a slow iteration of ``train()``, which compiles or runs."""
+"""Line in the terminal about a slow iteration of ``train()``, which states whether the iteration compiles or runs."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def machine_facts(devices: Sequence[Device]) -> dict[str, Any]:
 
 
 def _facts_without_devices() -> dict[str, Any]:
-    """The facts that are known before JAX starts its devices."""
+    """Facts about the machine that are known before JAX starts its devices."""
     cpu = _cpu_info()
     flags = shlex.split(os.environ.get("XLA_FLAGS", ""))
     return {

@@ -111,8 +111,8 @@ class Scores:
         return [time for (time, is_complete), row in zip(times, lack, strict=True) if is_complete and not row.any()]
 
     def read(self) -> np.ndarray:
-        """Reads each member's score in the last iteration, float ``[M]``; NaN for diverged members. Higher is better:
-        scores are negated if ``mode="min"``.
+        """Reads the scores of the M members in the last iteration, float ``[M]``; NaN for diverged members. Higher is
+        better: scores are negated if ``mode="min"``.
         """
         values = self._last(self.metric)
         # The row of the iteration in which a member diverged may have a number.
@@ -227,7 +227,10 @@ def _check_mutations(
             )
         setting = config.setting(name)
         if setting is not None and setting.kind != "traced":
-            raise ValueError(f"{shown}: the program is compiled for its value. Remove it from hyperparam_mutations.")
+            raise ValueError(
+                f"{shown}: the compiled program contains its value as a constant. Remove {name!r} from "
+                "hyperparam_mutations."
+            )
         if isinstance(values, list | tuple) and not values:
             raise ValueError(f"{shown}: has no values. List at least one.")
         check_space(name, values, f"{where}, hyperparam_mutations")

@@ -1,4 +1,4 @@
-"""Stop criteria of a run, on values of results."""
+"""Stop criteria of a run: conditions on the values in its results."""
 
 from __future__ import annotations
 

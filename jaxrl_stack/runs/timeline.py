@@ -193,8 +193,8 @@ class Timeline(BaseTimeline[RecordedIteration]):
         self.checkpoints = self._stored()
 
     def _with_commands(self, rows: list[tuple[int, int]]) -> list[RecordedIteration]:
-        """Combines the rows of the run's table, ``(iteration, number of training steps)``, with the number of commands
-        (recorded method calls) before each, to recorded iterations.
+        """Creates the recorded iterations: adds the number of commands (recorded method calls) before each iteration to
+        the rows of the run's table, ``(iteration, number of training steps)``.
         """
         done, waiting, found = 0, list(self.commands), []
         for row, (iteration, calls) in enumerate(rows):

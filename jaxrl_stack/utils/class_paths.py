@@ -149,8 +149,7 @@ class ClassLoader:
 
 
 def _by_qualified_name(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts ``{"module:Name": class or function}`` to a dict with the keys ``"Name"``; ambiguous names are omitted.
-    """
+    """Converts the keys of ``{"module:Name": class or function}`` to ``"Name"``; ambiguous names are omitted."""
     names = [path.partition(":")[2] for path in given]
     return {name: thing for name, thing in zip(names, given.values(), strict=True) if names.count(name) == 1}
 

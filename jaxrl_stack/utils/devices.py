@@ -326,7 +326,7 @@ def _copying(sharding: jax.sharding.NamedSharding) -> Callable[[Any], Any]:
 
 
 def own_shards(tree: Any) -> Any:
-    """Copies this process's slices of leaves ``[D, ...]``, which are sharded over devices, to host arrays."""
+    """Copies this process's slices of leaves ``[D, ...]``, which are sharded over D devices, to host arrays."""
 
     def fetch(x: jax.Array) -> Any:
         shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
@@ -336,7 +336,7 @@ def own_shards(tree: Any) -> Any:
 
 
 def all_shards(tree: Any) -> Any:
-    """Gathers leaves ``[D, ...]``, which are sharded over the devices of all joined processes, as host arrays.
+    """Gathers leaves ``[D, ...]``, which are sharded over the D devices of all joined processes, as host arrays.
 
     All joined processes must call it together; each of them receives the slices of all.
     """

@@ -65,8 +65,8 @@ def from_config(cls: Any, config: Any = None, **kwargs: Any) -> Any:
 
 
 def _described(text: str) -> Any:
-    """Reads a description of an object as a dict: from a JSON text, or from the JSON or YAML file with this name;
-    returns other texts unchanged.
+    """Reads the description of an object from a JSON text, or from a JSON or YAML file if `text` is its path. Returns
+    other texts unchanged.
     """
     suffix = pathlib.PurePath(text).suffix
     if suffix in (".json", ".yaml", ".yml"):

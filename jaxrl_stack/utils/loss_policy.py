@@ -99,7 +99,9 @@ class LossPolicy:
         return self.max_restarts if self.restarts else 0
 
     def setting_of(self, field: str) -> str | None:
-        """Name of the config setting behind an attribute of the policy; None if the role has no such setting."""
+        """Name of the config setting from which an attribute of the loss policy is read; None if the role has no such
+        setting.
+        """
         return getattr(_SETTINGS.get(self.role), field, None)
 
     # ------------------------------------------------------------------------------------------------------- messages

@@ -61,7 +61,8 @@ def with_fixed(state: Any, fixed: Any) -> Any:
 
 
 def map_members(function: Callable[..., Any], axes: Any, *trees: Any, shared: Callable[..., Any] | None = None) -> Any:
-    """Applies `jax.tree.map` to the leaves that population members do not share.
+    """Maps a function over the leaves of states, as `jax.tree.map` does, except over leaves that population members
+    share.
 
     Args:
         function: Called with the leaves of all `trees`.

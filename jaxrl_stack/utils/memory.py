@@ -160,8 +160,8 @@ _SIZE = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([kmgt]?)(i?)b\s*", re.IGNORECASE)
 
 
 def parse_bytes(text: str) -> int | None:
-    """Number of bytes of a size with a unit, such as "20 GB" (powers of 1000) or "1.5 GiB" (of 1024); None if it is
-    something else.
+    """Parses a size with a unit, such as "20 GB" (powers of 1000) or "1.5 GiB" (powers of 1024), to bytes; None for
+    other texts.
     """
     found = _SIZE.fullmatch(text)
     if found is None or (found[3] and not found[2]):

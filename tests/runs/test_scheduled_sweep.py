@@ -384,7 +384,7 @@ HOST = programs.run().environment("CartPole-v1")
                 "num_samples": 1,
                 "scheduler": pbt(hyperparam_mutations={"num_epochs": [1, 2]}),
             },
-            "hyperparam_mutations of 'num_epochs': the program is compiled for its value. Remove it",
+            "hyperparam_mutations of 'num_epochs': the compiled program contains its value as a constant. Remove",
         ),
         (
             {
