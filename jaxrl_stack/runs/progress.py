@@ -173,7 +173,9 @@ class LiveDisplay(Silence):
 
 
 def _sparklines(history: History) -> list[Text]:
-    """Curve of the return in characters; with several agents, one for each and a dim one for the sum."""
+    """Curve of the return in characters. With several agents, one curve for each agent, and a dim curve for the sum of
+    all returns.
+    """
     parts = columns_of_agents(history.columns)
     if not parts:
         return [Text(f"  {history.sparkline(width=_SPARKS)}")]

@@ -179,7 +179,7 @@ def kept_in_folder(
     schedule: Any = None,
     where: str,
 ) -> SeriesFolder:
-    """Creates the folder from which a killed series continues; see `SeriesFolder`.
+    """Creates the folder from which a killed series (several runs with one goal) continues; see `SeriesFolder`.
 
     Args:
         trials: Trials of the series, with one ``results_dir``.

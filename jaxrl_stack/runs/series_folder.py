@@ -34,7 +34,7 @@ Measure = Callable[[Any], Sequence[float]]
 
 
 class SeriesFolder:
-    """Folder with the finished runs of a series, and checkpoints of the unfinished ones.
+    """Folder with the finished runs of a series (several runs with one goal), and checkpoints of its unfinished runs.
 
     ``series.json`` has settings, seeds and goal. ``state`` has a file for each wave of runs that are trained together,
     and a checkpoint of the wave until it is finished. Files are replaced atomically, so a kill leaves them complete.
@@ -113,12 +113,12 @@ class SeriesFolder:
             )
 
     def run_folder(self, place: int) -> Path:
-        """Folder with the files of one run of the series."""
+        """Folder with the files of one run."""
         assert self.path is not None
         return folder_of(self._names[place], self.path)
 
     def finished(self) -> dict[int, Run]:
-        """Finished runs, by index in the series."""
+        """Finished runs by their index in the series (several runs with one goal)."""
         return {} if self.path is None else {place: run for place, (run, _) in finished_runs(self.path).items()}
 
     def begun(self, places: Sequence[int]) -> list[int]:
@@ -306,14 +306,16 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_series(path: Path) -> dict[str, Any] | None:
-    """Settings, runs and goal of the series in a folder; None if the folder contains no series."""
+    """Settings, runs and goal of the series (several runs with one goal) in a folder; None if the folder contains no
+    series.
+    """
     file = path / SERIES_FILE
     return _read_json(file, ("settings", "runs", "until"), "Choose another results_dir.") if file.exists() else None
 
 
 def finished_runs(path: Path) -> dict[int, tuple[Run, float | None]]:
-    """Reads the finished runs of the series in a folder: ``{index: (run, score)}``; the score is None for runs without
-    one.
+    """Reads the finished runs of the series (several runs with one goal) in a folder: ``{index: (run, score)}``. The
+    score is None for runs without one.
     """
     found: dict[int, tuple[Run, float | None]] = {}
     for wave in _waves(path):
@@ -325,7 +327,9 @@ def finished_runs(path: Path) -> dict[int, tuple[Run, float | None]]:
 
 
 def has_progress(path: Path) -> bool:
-    """Whether the series in a folder has a finished run or a checkpoint. If not, another series may replace it."""
+    """Whether the series (several runs with one goal) in a folder has a finished run or a checkpoint. If not, another
+    series may replace it.
+    """
     return any(wave["is_finished"] or _checkpoint(path, wave["places"][0]).exists() for wave in _waves(path))
 
 

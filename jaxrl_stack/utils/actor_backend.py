@@ -78,9 +78,7 @@ class Backend(Protocol):
         ...
 
     def is_reserved(self, group: Any) -> bool:
-        """Whether Ray has reserved the resources of all bundles of a placement group; False for anything else than a
-        group.
-        """
+        """Whether Ray has reserved the resources of all bundles of a placement group; False for other objects."""
         ...
 
     def now(self) -> float:

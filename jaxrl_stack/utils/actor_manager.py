@@ -190,8 +190,8 @@ class FaultTolerantActorManager:
         return actor
 
     def restart_actor(self, actor_id: int) -> None:
-        """Kills an actor, so that Ray restarts it (one of its ``max_restarts``). It is unhealthy until it answers
-        again.
+        """Kills an actor, so that Ray restarts it. This counts towards its ``max_restarts``. The actor is unhealthy
+        until it answers again.
 
         Raises:
             ValueError: If there is no such actor.

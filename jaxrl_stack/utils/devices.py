@@ -303,7 +303,8 @@ def host_view(tree: Any) -> Any:
 
 
 def copy_on_one_device(tree: Any, sharding: jax.sharding.NamedSharding) -> Any:
-    """Copies leaves that are replicated on all devices to a single device; does nothing without leaves.
+    """Copies the leaves of a pytree, which are replicated on all devices, to a single device. Returns a pytree without
+    leaves unchanged.
 
     If they are on that device already, one program copies them, in a third of the time of a transfer.
 

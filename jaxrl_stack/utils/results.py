@@ -217,7 +217,9 @@ def adds_up(name: str) -> bool:
 
 
 def merge_nested(into: dict[str, Any], new: Mapping[str, Any]) -> None:
-    """Merges nested dicts in place; values of `new` take precedence. Dicts of `new` are copied, other values shared."""
+    """Merges the nested dict `new` into `into`, in place; values of `new` take precedence. Dicts are copied, other
+    values are not.
+    """
     for key, value in new.items():
         if isinstance(value, dict):  # not Mapping: ten times as long to tell, for every number of every result
             below = into.get(key)

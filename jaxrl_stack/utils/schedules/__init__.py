@@ -58,7 +58,7 @@ class ScheduleArrays(NamedTuple):
 
 
 def is_schedule(value: Any) -> TypeGuard[Sequence[Sequence[float]]]:
-    """True if `value` is a list or tuple of points rather than a number."""
+    """True if `value` is a list or tuple, such as ``[[timestep, value], ...]``, instead of a number."""
     return isinstance(value, (list, tuple))
 
 
@@ -86,7 +86,7 @@ def validate_schedule(value: Any, setting_name: str) -> None:
 
 
 def schedule_problem(points: Sequence[Any]) -> str | None:
-    """Reason why a list of points is no schedule; None if it is valid."""
+    """Reason why a list of points ``[timestep, value]`` is no valid schedule; None if it is valid."""
     if len(points) < 2:
         return "the schedule has fewer than 2 points"
     last_time = 0
@@ -257,7 +257,9 @@ class Scheduler:
             raise ValueError(f"Invalid {description}: {error}" if description else str(error)) from None
 
     def get_current_value(self) -> np.float32:
-        """Returns the schedule's value at the timestep of the last `update` (0 before the first)."""
+        """Returns the schedule's value at the timestep of the last `update`, or at timestep 0 before the first
+        `update`.
+        """
         return np.float32(self._value)
 
     def update(self, timestep: int) -> float:

@@ -56,8 +56,8 @@ class ConstantSchedule(Schedule):
 
 
 class PolynomialSchedule(Schedule):
-    """Polynomial schedule: ``final_p + (initial_p - final_p)·(1 - t/T)^power`` for timesteps t up to T,
-    then `final_p`.
+    """Polynomial schedule: ``final_p + (initial_p - final_p)·(1 - t/T)^power`` for timesteps t up to T
+    (`schedule_timesteps`), then `final_p`.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class LinearSchedule(PolynomialSchedule):
 
 
 class ExponentialSchedule(Schedule):
-    """Exponential schedule ``initial_p·decay_rate^(t/T)``: after T timesteps, the value has changed by the factor
-    `decay_rate`.
+    """Exponential schedule ``initial_p·decay_rate^(t/T)``: in T timesteps (`schedule_timesteps`), the value changes by
+    the factor `decay_rate`.
     """
 
     def __init__(
