@@ -129,8 +129,9 @@ def learn(
 
 
 def _last_checkpoint(algo: Algorithm, reason: str, at_end: bool | None) -> Path | None:
-    """Saves a checkpoint of a run's last iteration if the arguments ask for one. Returns the path of the last
-    iteration's checkpoint, new or saved earlier; None if it has none.
+    """Saves a checkpoint of a run's last iteration: if `at_end` or after Ctrl-C; if `at_end` is None, only in runs that
+    save checkpoints. Returns the path of the last iteration's checkpoint, new or saved earlier; None if the iteration
+    has no checkpoint.
     """
     stored, directory = algo.stored_checkpoints, algo.output.directory
     is_wanted = stored.frequency is not None if at_end is None else at_end or reason == CTRL_C

@@ -97,7 +97,7 @@ class Explored(NamedTuple):
 def explore(
     pbt: PBT, settings: Mapping[str, Any], rng: np.random.Generator, is_valid: Callable[[str, Any], bool]
 ) -> Explored:
-    """Resamples or perturbs settings, with the distribution of Tune's explore step.
+    """Resamples or perturbs settings. New values have the same distribution as in Tune's explore step.
 
     Lists: a new draw with `PBT.resample_probability` or if the list lacks the value, else a shift to a neighbour.
     Others: a new draw with that probability, else the product with one of `PBT.perturbation_factors`. Integers are

@@ -70,7 +70,7 @@ def bands_by_agent(
     runs: Sequence[Run], key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
 ) -> list[Band]:
     """Aggregates runs to bands (curves with intervals), as `bands_of` does. If multi-agent runs differ only in their
-    seed, each agent's return gets one band, and their sum a thin one.
+    seed, each agent's return gets one band, and the sum of returns gets a thin band.
 
     Args:
         runs, key, x, aggregate, band: See `bands_of`, also for errors. Keys other than a mean return have one band for

@@ -37,7 +37,7 @@ EXPLOIT_STREAM = "population-based training"
 
 
 def default_metric(config: AlgorithmConfig) -> str:
-    """Metric for a scheduler that names none: the mean return of evaluations if the config has any, else of
+    """Metric for a scheduler without a metric: the mean return of evaluations if the config has evaluations, else of
     training.
     """
     return EVALUATED_RETURN if config.evaluation_interval else RETURN
@@ -80,7 +80,9 @@ class Scores:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last iteration has a score for every member; False if it had no evaluation."""
+        """Whether the last iteration has a score for every member; False if scores come from evaluations and the
+        iteration had none.
+        """
         return self._population.iteration % self._interval == 0
 
     def times(self) -> list[tuple[float, bool]]:

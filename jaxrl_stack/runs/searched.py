@@ -122,7 +122,8 @@ def default_halving(until: Until, objective: Objective) -> Halving | None:
 
 
 def train_searched(search: Search) -> Searched:
-    """Trains waves of suggested combinations until the searcher, the number of samples or the budget ends.
+    """Trains waves of suggested combinations until the searcher has no more suggestions, or the number of samples or
+    the budget is reached.
 
     A wave trains all its combinations with all seeds, then the searcher gets their results. A wave starts if it and the
     confirmation fit into the budget, judged by the waves before it; at least one is trained.

@@ -92,7 +92,7 @@ def return_text(value: float) -> str:
 
 
 def returns_text(statistics: RunStatistics) -> str:
-    """Mean return of the last episodes, with the parts of several agents: "3.0 (a: 1.0, b: 2.0)"."""
+    """Formats the mean return of the last episodes, and of each of several agents: "3.0 (a: 1.0, b: 2.0)"."""
     parts = ", ".join(f"{name}: {return_text(value)}" for name, value in statistics.agent_returns.items())
     return return_text(statistics.episode_return) + (f" ({parts})" if parts else "")
 

@@ -137,7 +137,7 @@ class StoredCheckpoints:
             self._start(folder, iteration)
 
     def save_last(self, folder: Path | None, iteration: int) -> Path:
-        """Saves the last iteration of a run, unless it is saved already, and waits until it is written.
+        """Saves a checkpoint of the last iteration of a run, unless it exists already, and waits until it is written.
 
         Args:
             folder, iteration: See `after_iteration`.

@@ -17,7 +17,8 @@ def try_import_jax(error: bool = False) -> tuple[ModuleType, ModuleType]:
 
 
 def try_import_torch(error: bool = False) -> tuple[ModuleType | None, Any]:
-    """Returns ``(torch, torch.nn)`` if PyTorch is installed; this package does not need it.
+    """Returns ``(torch, torch.nn)`` if PyTorch is installed, else None and a placeholder. This package does not need
+    PyTorch.
 
     Args:
         error: Raise if it is not installed.

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class TooManyError(ValueError):
-    """Raised if the estimated memory of arrays exceeds the available memory.
+    """Raised if the estimated memory of several objects, such as population members, exceeds the available memory.
 
     Args:
         message: Problem and remedy.
-        num_fitting: Largest number that fits.
+        num_fitting: Largest number of objects that fits.
     """
 
     def __init__(self, message: str, *, num_fitting: int):

@@ -10,7 +10,8 @@ ALL = "__all__"
 
 
 def agent_flags(agents: Collection[Hashable], flags: Mapping[Any, Any]) -> set[Hashable]:
-    """Ids of the agents whose flag is set, either their own or ``"__all__"``, which applies to every agent.
+    """Ids of the agents that are terminated (or truncated) according to `flags`. The flag ``"__all__"`` applies to
+    every agent.
 
     Args:
         agents: Ids of agents that have not ended.

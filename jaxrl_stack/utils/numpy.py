@@ -119,7 +119,7 @@ def l2_loss(x: Any) -> np.floating:
 def one_hot(
     x: Any, depth: int = 0, on_value: float = 1.0, off_value: float = 0.0, dtype: Any = np.float32
 ) -> np.ndarray:
-    """One-hot vectors.
+    """Converts integers to one-hot vectors.
 
     Args:
         x: Integers ``[...]``, or bools, which are 0 and 1 of 2.

@@ -99,8 +99,8 @@ def shares_of_scopes(folder: pathlib.Path, program: str) -> dict[str, float]:
 
 
 def compiled_text(lowered: Any) -> str:
-    """Returns the text of a compiled program with the current names of `jax.named_scope`, which a cached program may
-    lack.
+    """Compiles a program and returns its text with the current names of `jax.named_scope`. A program from the
+    compilation cache may lack these names.
 
     A compiler option without effect avoids JAX's cache in this process; a setting of JAX makes its cache on disk
     distinguish programs by these names.

@@ -76,8 +76,8 @@ _INIT_WARNINGS = (
 
 
 def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
-    """Ray resources of one process of a role, such as learner: ``{"CPU": ..., "GPU": ..., custom: ...}``, without
-    zeros.
+    """Ray resources of one process of a role, such as learner: ``{"CPU": ..., "GPU": ..., custom: ...}``. Amounts of 0
+    are omitted.
 
     The main process of an algorithm without learner actors includes its learner.
 

@@ -244,7 +244,9 @@ def flatten_result(nested: Mapping[Any, Any], sep: str = "/") -> dict[str, Any]:
 
 
 def nested_leaves(tree: Mapping[Any, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yields ``(path, value)`` of all values in nested dicts that are no dicts; path parts become strings."""
+    """Yields ``(path, value)`` for each leaf of nested dicts: each value that is not a dict. Keys in the path become
+    strings.
+    """
     for name, value in tree.items():
         path = (*prefix, str(name))
         if isinstance(value, Mapping):

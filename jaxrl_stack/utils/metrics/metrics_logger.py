@@ -388,7 +388,7 @@ class MetricsLogger:
         return _map(results, lambda stats: stats.peek(compile=compile))
 
     def reduce(self, compile: bool = False) -> dict[str, Any]:
-        """Ends the interval since the last ``reduce()``, and returns the statistic or the value of each metric.
+        """Ends the interval since the last ``reduce()``. Returns each metric's statistics, or with `compile` its value.
 
         Args:
             compile: False returns a tree of statistics with the values since the last `reduce`, for `aggregate` of
@@ -522,7 +522,9 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], stats: Any) -> None:
 def _map(
     tree: Mapping[str, Any], function: Callable[[Any], Any], keep: Callable[[Any], bool] = lambda stats: True
 ) -> dict[str, Any]:
-    """Returns a tree with `function` applied to the statistics in `tree` that `keep` selects, without the others."""
+    """Applies `function` to the statistics in `tree` for which `keep` returns True. Returns a tree of the results,
+    without the other statistics.
+    """
     out: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):

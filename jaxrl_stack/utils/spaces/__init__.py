@@ -291,7 +291,7 @@ def _require_kind(leaf: Any, part: jax.Array, path: str) -> None:
 
 
 def check_space(space: Any, name: str) -> None:
-    """Checks that compiled code supports a space.
+    """Raises an error if compiled code does not support a space.
 
     Args:
         space: Any nesting of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Dict`, `Tuple`.
@@ -460,8 +460,8 @@ def space_from_dict(description: Mapping[str, Any] | None) -> Any:
             return Tuple([space_from_dict(child) for child in description["spaces"]])
         case other:
             raise ValueError(
-                f"unknown type of space {other!r} in a description; known: Box, Discrete, MultiDiscrete, "
-                "MultiBinary, Text, Dict, Tuple."
+                f"A space description has the unknown type {other!r}. Use Box, Discrete, MultiDiscrete, MultiBinary, "
+                "Text, Dict or Tuple."
             )
 
 
@@ -496,7 +496,9 @@ def _num_entries(form: Any, *, is_shape: bool) -> int:
         return len(form) if isinstance(form, list) else 1
     sizes = form if isinstance(form, list) else [form]
     if not all(type(size) is int and size >= 0 for size in sizes):
-        raise ValueError(f"A space's shape must be an integer or a list of integers, at least 0, got {form!r}.")
+        raise ValueError(
+            f"A space description has the shape {form!r}. Use an integer or a list of integers of at least 0."
+        )
     return math.prod(sizes)
 
 

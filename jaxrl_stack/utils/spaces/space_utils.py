@@ -52,7 +52,8 @@ def get_dummy_batch_for_space(
     time_major: bool = False,
     one_hot_discrete: bool = False,
 ) -> Any:
-    """Creates a batch of one number or of random samples, with the structure, shapes and dtypes of a space's elements.
+    """Creates a batch with the structure, shapes and dtypes of a space's elements, filled with one number or with
+    random samples.
 
     Args:
         space: A space, or a struct of spaces.
@@ -172,8 +173,8 @@ def normalize_action(action: Any, action_space_struct: Any) -> Any:
 
 
 def convert_element_to_space_type(element: Any, sampled_element: Any) -> Any:
-    """Converts an element of a space, for example read from JSON, to the types that ``space.contains`` requires, as in
-    `sampled_element`: NumPy dtypes, ints, and arrays for lists.
+    """Converts an element of a space, for example read from JSON, to the types in `sampled_element`, as
+    ``space.contains`` requires: NumPy dtypes, ints, and arrays for lists.
 
     Args:
         element: A struct, for example read from JSON.
