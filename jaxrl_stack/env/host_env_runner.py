@@ -199,7 +199,8 @@ class HostEnvRunner(EnvRunner):
 
     def _observe_floats(self) -> None:
         """Converts the environments' integer observations to float32 if int32 cannot hold their values. Does nothing if
-        this would change the shapes of the modules' inputs, or their kinds of dtype (integer, float).
+        this would change the shapes of the modules' inputs, or their kinds of dtype (integer, float), or if a
+        connector does not accept both dtypes.
         """
         vector = self._envs.vector
         if vector is None or not has_wide_integers(vector.single_observation_space):
@@ -371,8 +372,8 @@ class HostEnvRunner(EnvRunner):
         Observations are the module's inputs: what the env-to-module pipeline made of the environment's.
 
         Args:
-            num_timesteps: Least number of env steps (with ``count_steps_by="agent_steps"``: of completed agents'
-                steps); the next call continues the running episodes. Default: with
+            num_timesteps: Least number of env steps (with ``count_steps_by="agent_steps"``: of steps that agents
+                complete); the next call continues the running episodes. Default: with
                 ``batch_mode="truncate_episodes"``, ``rollout_fragment_length`` steps of every environment; with
                 ``"complete_episodes"``, one episode of each.
             num_episodes: Instead, reset all environments and return exactly ``n = num_episodes`` finished episodes,
@@ -783,8 +784,8 @@ class HostEnvRunner(EnvRunner):
         """
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores those entries of a `get_state()` result that are present. The per-environment states of connectors,
-        such as frame stacks, change only if the entry "random" (random number states) is present.
+        """Restores all entries of `state`, which may be a part of a `get_state()` result. The per-environment states of
+        connectors, such as frame stacks, change only if `state` has the entry "random" (random number states).
 
         With "random", the next ``sample()`` resets all environments, with seeds that follow from it: none goes on.
         With "running_episodes", too, environments are brought back to the stored episodes (`ReplayableEpisodes`).

@@ -41,7 +41,7 @@ def check_is_pure(env: JaxEnv, method: str, program: Any, *args: Any, thorough: 
         raise TypeError(
             f"{env.source}.{method} differs when it is traced again: {difference}. NumPy's and Python's random "
             "numbers are drawn only once, while JAX traces. Draw with jax.random from `key`, and store "
-            "values that change in the environment's state."
+            "changing values in the environment's state."
         )
 
 

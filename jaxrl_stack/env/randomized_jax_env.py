@@ -119,8 +119,8 @@ class RandomizedJaxEnv(JaxEnvWrapper[JaxEnv]):
 
 
 def _resets_after_step(env: JaxEnv) -> TypeGuard[AutoResetJaxEnv]:
-    """Whether the environment's `step` calls `_step`, which does not reset, and then `reset`, and nothing else. The
-    wrapper can then call `_step` itself, and reset with newly drawn parameters.
+    """Whether the environment's `step` only calls `_step`, which does not reset, and then `reset`. If so, the wrapper
+    can call `_step` itself, and reset with newly drawn parameters.
     """
     if isinstance(env, GymnaxEnv):
         return env._has_plain_step
@@ -155,7 +155,7 @@ def with_randomized_params(config: Any, env: JaxEnv, *, trained: Any = None) -> 
     if isinstance(env, MultiAgentJaxEnv):
         raise ValueError(
             f"environment(randomized_params=...) does not support several agents, and {env.name} has "
-            f"{list(env.possible_agents)}. Leave randomized_params out, and draw in reset_env."
+            f"{list(env.possible_agents)}. Leave randomized_params out, and draw parameters in reset_env."
         )
     if config.privileged_params and has_action_mask(env.observation_space, config.action_mask_key):
         raise ValueError(

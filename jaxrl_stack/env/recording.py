@@ -245,7 +245,7 @@ def _returns(episode: MultiAgentEpisode) -> dict[Any, float]:
 
 def _space_of(observation: Any, seen: gym.Space, returned: gym.Space) -> gym.Space:
     """Returns the space of an observation in an episode: `seen`, the policy's space, if the observation fits it; else
-    `returned`, the environment's space, because connectors may leave episodes unchanged.
+    `returned`, the environment's space, which applies if connectors leave episodes unchanged.
     """
     try:
         validate_batch(seen, observation, 0)

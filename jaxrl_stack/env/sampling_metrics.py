@@ -104,8 +104,8 @@ class SamplingMetrics:
 
     @property
     def timesteps(self) -> int:
-        """Estimated number of env steps sampled by all runners, from which schedules compute values. Assumes that each
-        other runner has sampled as many steps as this one since `note_lifetime`.
+        """Estimated number of env steps sampled by all runners, from which schedules compute values. Each env step that
+        this runner has sampled since `note_lifetime` counts as `steps_per_own_step` steps.
         """
         return self._others_env_steps + self.num_env_steps * self.steps_per_own_step
 

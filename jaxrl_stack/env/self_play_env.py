@@ -41,8 +41,8 @@ class SelfPlayState(NamedTuple):
 
 
 class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
-    """Wrapper that gives a game the agents "hero" and "rival" in place of its own agents, which become seats (player
-    positions). Every reset draws the seats uniformly.
+    """Wrapper that replaces the agents of a game by the roles "hero" and "rival" (one or several rivals). The game's
+    agents become seats (player positions), and every reset draws the hero's seat uniformly.
 
     If the hero has seat ``s`` of ``N``, rival ``i`` has seat ``(s + i) % N``. The game gets the keys of resets and
     steps unchanged.

@@ -30,9 +30,9 @@ def require_main_guard(what: str) -> None:
 
 
 def _unguarded_line() -> int | None:
-    """Returns the line number of the main script's top-level statement that runs now, if no main guard (``if __name__
-    == "__main__":``) protects this statement. Returns None if a guard protects it, or if child processes do not import
-    the script.
+    """Returns the number of the line at which the running top-level statement of the main script begins, if no main
+    guard (``if __name__ == "__main__":``) protects the statement. Returns None if a guard protects the statement, or if
+    child processes do not import the script.
     """
     main = sys.modules["__main__"]
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
