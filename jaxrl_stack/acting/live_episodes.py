@@ -182,8 +182,8 @@ class LiveEpisodes:
             self._seen[index] = list(state["inputs"][index])
 
     def _keep(self, chunks: list[SingleAgentEpisode], chunk: SingleAgentEpisode) -> None:
-        """Adds a copy of a chunk to `chunks`, the earlier chunks of its episode. The callback ``on_episode_end``
-        receives all chunks of the episode.
+        """Adds a copy of a chunk to `chunks`, the earlier chunks of its episode, which ``on_episode_end`` receives.
+        Joins short chunks, and drops the oldest chunk if the chunks have more than `MOST_EARLIER_STEPS` steps.
         """
         # A copy: the chunk itself is returned to the caller.
         chunk = chunk.slice(slice(None), len_lookback_buffer=0)

@@ -273,7 +273,7 @@ class OpponentStep(ModuleStep):
     # ----------------------------------------------------------------------------------------------------------- rows
 
     def _split(self, rows: Any) -> Any:
-        """Groups rows (one agent in one environment each) by K blocks of environments; a block has one opponent.
+        """Groups rows (one agent in one environment each) by the K blocks of environments, each with one opponent:
         ``[rows of all blocks, ...]`` becomes ``[K, rows of a block, ...]``.
         """
 

@@ -55,8 +55,8 @@ class RecordedStep:
         return cls(columns | _answers(), is_complete=False)
 
     def block(self, num_steps: int, num_columns: int, layout: Layout | None = None) -> dict[str, Any]:
-        """Returns the shapes and dtypes of the columns of a block, ``[T, B, ...]``: ``T`` steps in ``B`` environments,
-        each with the shapes of this step.
+        """Returns the shapes and dtypes of the columns of a block that records this step ``T`` times in ``B``
+        environments, ``[T, B, ...]``.
 
         Args:
             num_steps: ``T``.

@@ -147,7 +147,7 @@ class Rollout(Protocol):
         ...
 
     def forget_episodes(self) -> None:
-        """Discards the objects of running episodes, if only `EnvRunner.sample` reads them. Objects that callbacks or
-        connectors read remain.
+        """Discards the objects of running episodes, if only `EnvRunner.sample` reads them. Objects that callbacks,
+        connectors or preprocessors of agents read remain.
         """
         ...
