@@ -278,8 +278,8 @@ class DeviceDriver(LocalDriver):
 
     def _planned_counts(self, update_of_rows: UpdatePlan) -> dict[str, Any]:
         """Returns the sizes of an update (minibatches, steps, rows of each module), from which the learner counts
-        trained env steps and module steps. `update_of_rows` has these sizes for updates on drawn rows instead of
-        sampled steps.
+        trained env steps and module steps. `update_of_rows` is the plan of an update on rows (of a replay buffer or a
+        data set), which is used if the training step plans no update on samples.
         """
         learner, update = self.learner, self.plan.update
         num_columns = 1 if update is None else self._num_envs * update.samples.num_shares

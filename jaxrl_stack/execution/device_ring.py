@@ -186,8 +186,9 @@ class DeviceRing:
     # ---------------------------------------------------------------------------------------------------------- results
 
     def not_finite(self, kept: Any) -> dict[str, dict[str, np.ndarray]]:
-        """Marks stored steps with NaN or infinity on all D devices, bool ``[D * B, L]``: each device has B columns
-        (environments or their agents) with room for L steps; see `DeviceReplay.not_finite`.
+        """Marks stored steps with NaN or infinity on this process's D devices: ``{module_id: {column: bool [D * B,
+        L]}}``. The ring buffer of a device stores L steps for each of B environments (or agents in environments); see
+        `DeviceReplay.not_finite`.
         """
         find = self._over_devices(lambda kept: (self.ring.not_finite(kept),))
         found = {name: own_shards(x).reshape(-1, x.shape[-1]) for name, x in find(kept)[0].items()}
@@ -316,7 +317,7 @@ class RingsOfModules(Checkpointable):
         if not own.keys() & state.keys():
             raise ValueError(
                 f"The saved replay buffer has steps of the modules {sorted(state)[:5]}, but this algorithm has the "
-                f"modules {sorted(own)}. Restore a run with one of its modules, or leave the replay buffer out: "
+                f"modules {sorted(own)}. Restore a run that has one of these modules, or leave the replay buffer out: "
                 f"get_state(not_components='replay_buffer')."
             )
         restored = {module_id: of.checked(state[module_id]) for module_id, of in own.items() if module_id in state}

@@ -140,7 +140,7 @@ class Driver(abc.ABC):
 
     @property
     def num_env_steps_lost(self) -> int:
-        """Lifetime env steps that no update has read because their actor or node failed; 0 without actors."""
+        """Lifetime env steps that were lost with a node before an update read them; 0 without actors."""
         return 0
 
     def reserve_actors(self) -> None:
@@ -200,8 +200,8 @@ class Driver(abc.ABC):
 
     @contextlib.contextmanager
     def iteration(self) -> Iterator[None]:
-        """Context in which an iteration's training steps run. At its end, background updates are paused, so that the
-        learners do not change until the next iteration.
+        """Context in which an iteration's training steps run. At its end, background updates are paused, so that they
+        do not change the learners until the next iteration.
         """
         self.start_iteration()
         with self.at_work.on("an iteration"):

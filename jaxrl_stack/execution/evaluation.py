@@ -276,8 +276,8 @@ class Evaluation(abc.ABC):
         return bool(driver.config.evaluation_interval) or not driver.step.needs_env
 
     def described_runner(self) -> Any:
-        """Returns the evaluation's EnvRunner as a checkpoint component. If the EnvRunner may be in an actor, returns a
-        description of it instead. None if checkpoints contain no EnvRunner of this evaluation.
+        """Returns the evaluation's EnvRunner for checkpoints, or a description of the EnvRunner if it may be in an
+        actor. Returns None if checkpoints contain no EnvRunner of this evaluation.
         """
         return None
 

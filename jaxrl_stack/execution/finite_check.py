@@ -1,4 +1,4 @@
-"""Search for the cause of NaN and infinity if a compiled program trains: the first reward or observation of an
+"""Search for the cause of NaN and infinity in a compiled training program: the first reward or observation of an
 environment that is not finite.
 """
 

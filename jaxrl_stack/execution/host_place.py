@@ -182,8 +182,8 @@ class HostPlace(AsynchronousPlace):
         return Sampled(state, self._taken_in(blocks, started))
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Asks every idle EnvRunner actor for one rollout with the sizes of the plan. An EnvRunner in this process
-        samples in `collect` instead.
+        """Asks every idle EnvRunner actor to sample one share of the plan. An EnvRunner in this process samples in
+        `collect` instead.
         """
         if not self._has_requested:
             self._has_requested = True
@@ -290,8 +290,8 @@ class HostPlace(AsynchronousPlace):
         self._learned, self._learned_from_rows = metrics, False
 
     def note_lag(self, num_updates: float) -> None:
-        """Stores the policy lag: the number of updates from the weights with which the samples were made to the newest
-        weights.
+        """Stores the policy lag: the number of updates between the weights with which the samples were made and the
+        newest weights.
         """
         for metrics in self._learned:
             for module_id in metrics.keys() - {ALL_MODULES}:

@@ -335,7 +335,9 @@ class _ReplayOfActors(Checkpointable):
         self._actors = actors
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Returns the arrays of the replay buffers on all D devices of the actors, ``{array name: [D, ...]}``."""
+        """Returns the arrays of the replay buffers on all D devices of the actors, ``{array name: [D, ...]}``. If
+        several modules have replay buffers, returns ``{module_id: {array name: [D, ...]}}``.
+        """
         return self._actors.drive_all(lambda driver: driver.replay_buffer.get_state(), first_returns=True)[0]
 
     def set_state(self, state: dict[str, Any]) -> None:

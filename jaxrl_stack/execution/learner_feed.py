@@ -131,8 +131,8 @@ class LearnerFeed(abc.ABC):
             self._ledger.settle(dropped, "dropped")
 
     def _note(self, batch: Batch, num_updates_before: int) -> None:
-        """Counts an update and the steps of its batch, and stores the batch's policy lag: the number of updates after
-        the weights with which the batch was sampled.
+        """Counts an update and the steps of its batch, and stores the batch's policy lag: the number of updates
+        between the weights with which the batch was sampled and the weights that the update changed.
         """
         self._ledger.settle(batch, "trained")
         self._learned.num_updates += 1

@@ -98,8 +98,8 @@ class MemberMoves:
         num_members = self._layout.at_once
 
         def take(leaves: list[Any], rows: Any, index: Any) -> tuple[Any]:
-            """Copies members, the rows `index` of a block's arrays, to the buffer that devices exchange. An index equal
-            to the number of members per device copies nothing.
+            """Copies members, the rows `index` of a block's arrays, to the buffer that devices exchange. The index V,
+            the number of members of a block on a device, copies nothing.
             """
             new = packing.pack([_bits(x).at[index].get(mode="clip") for x in leaves])[:2]
             is_taken = index < num_members
@@ -111,8 +111,8 @@ class MemberMoves:
         slots, is_stream = self._slots, self._is_stream
 
         def put(leaves: list[Any], rows: Any, index: Any, index_of_streams: Any) -> tuple[Any]:
-            """Copies members from the buffer that devices exchanged to the rows `index` of a block's arrays. An index
-            equal to the number of members per device copies nothing.
+            """Copies members from the buffer that devices exchanged to the rows `index` of a block's arrays. The index
+            V, the number of members of a block on a device, copies nothing.
             """
 
             def written(leaf: Any, slot: packing.Slot, into: Any) -> Any:

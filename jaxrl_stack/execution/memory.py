@@ -155,7 +155,7 @@ def least_memory(config: AlgorithmConfig) -> MemoryEstimate:
 
 def require_host_memory(config: AlgorithmConfig, estimate: MemoryEstimate, num_actors: Any, remedy: str = "") -> None:
     """Raises ValueError if an estimate exceeds the free memory of this machine. With actors, compares with the
-    machine's installed memory, or does nothing if the cluster has several machines.
+    machine's installed memory, or does nothing if the cluster has, or may start, several machines.
 
     Args:
         config: The algorithm's config.
@@ -196,8 +196,9 @@ def require_counts_on_host(config: AlgorithmConfig) -> None:
 
 
 def _makes_env_objects(config: AlgorithmConfig) -> bool:
-    """Whether training creates a separate Python object for each environment, decided from the config only. False if a
-    function that the user has registered creates the environments, because this function is not called here.
+    """Whether training creates a separate Python object for each environment, decided before any environment is
+    created. False if a function that the user has registered creates the environments, because their kind is not known
+    before this function is called.
     """
     if not config.is_online:
         return False

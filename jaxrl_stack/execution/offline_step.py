@@ -81,7 +81,8 @@ class OfflineStep(TrainingStep):
 
     def _keeps_resident(self) -> bool:
         """Whether the whole data set is stored on the devices. The setting ``keep_resident`` decides; if it is None,
-        the data is stored there if it fits.
+        the data is stored there if it fits and is not mapped again in every pass. False if a user's
+        ``OfflineData.sample`` returns the minibatches.
         """
         if self.samples_itself:
             return False

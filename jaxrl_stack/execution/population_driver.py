@@ -297,8 +297,8 @@ class PopulationDriver:
         return make(np.zeros(len(self.devices), np.float32))[0]
 
     def _kept_of_seeds(self, kept: Any, seeds: Sequence[int]) -> Any:
-        """Sets the seed-dependent fields of the members' stored data (replay buffer or data set), such as the keys of
-        the shuffle order.
+        """Sets the fields of the members' stored data (replay buffer or data set) that depend on a member's seed, such
+        as keys of the shuffle order. Returns the changed data.
         """
         of_members = [self.template.step.kept_of_seed(seed) for seed in seeds]
         if not of_members[0]:

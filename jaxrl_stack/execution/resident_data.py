@@ -275,8 +275,8 @@ class ResidentData:
     # ----------------------------------------------------------------------------------------------------- checkpoints
 
     def get_state(self, kept: Resident) -> dict[str, Any]:
-        """Returns the read positions in the data and the prepared columns of each of D devices (leaves ``[D, ...]``),
-        the size of the data, and whether the data is divided among the devices.
+        """Returns the read positions, counters and prepared columns of D devices (leaves ``[D, ...]``), the size of the
+        data, and whether the data is divided among the devices.
         """
         return {"is_divided": self.is_divided, "num_items": self.num_items, **jax.device_get(all_shards(kept.where))}
 

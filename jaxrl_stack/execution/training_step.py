@@ -141,7 +141,7 @@ class Place(Protocol):
         ...
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Asks every idle EnvRunner for one rollout with the sizes of the plan, and returns immediately."""
+        """Asks every idle EnvRunner to sample one share of the plan, and returns immediately."""
         return state
 
     def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> Sampled:
@@ -234,8 +234,8 @@ class AsynchronousPlace(Place, Protocol):
         ...
 
     def note_lag(self, num_updates: float) -> None:
-        """Stores the policy lag: the number of updates from the weights with which the samples were made to the newest
-        weights.
+        """Stores the policy lag: the number of updates between the weights with which the samples were made and the
+        newest weights.
         """
         ...
 
