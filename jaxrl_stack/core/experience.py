@@ -74,8 +74,8 @@ class AgentTimes(NamedTuple):
             acted). Negative for a step that began before this part: -1 is the last vector step before it, and steps
             may be older than one part. Entries after the complete steps of a row are meaningless.
         seen: int32 ``[T, R]`` by module: the number of vector steps, 1 to T, after which each step was complete. The
-            next observation of the step, or the end of its episode, came with vector step ``seen - 1``. Entries after
-            the complete steps of a row are meaningless.
+            agent's next observation, or the end of the agent's episode, came with vector step ``seen - 1``. Entries
+            after the complete steps of a row are meaningless.
         counts: bool ``[T, B]``: whether a vector step of an environment is a valid env step. It is False for steps of
             an episode that was dropped because its environment failed.
         ends: bool ``[T, B]``: whether an episode of the environment ended with the vector step. Dropped episodes have
@@ -433,7 +433,7 @@ def _concatenated_blocks(parts: Sequence[Part]) -> Mapping[str, Recorded]:
     columns must be in this process, not in Ray's object store.
 
     Raises:
-        ValueError: If they differ in columns other than masks; see also `Block.concatenate`.
+        ValueError: If the samples differ in columns other than masks; see also `Block.concatenate`.
     """
     if len(parts) <= 1:
         return parts[0].blocks if parts else {}

@@ -109,7 +109,7 @@ class ModuleMap:
         return next(iter(self.agents_of))
 
     def numbers(self, key: str, of_agents: Mapping[Any, Any], of_opponents: Any = 0) -> dict[str, dict[str, Any]]:
-        """Returns a metric that is one number per agent in the form of results: the number of each agent, and the sum
+        """Converts a metric with one number per agent to the form of results: the number of each agent, and the sum
         over the agents of each module.
 
         If episodes assign agents to modules, the sums are missing.

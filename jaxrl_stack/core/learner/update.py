@@ -514,11 +514,11 @@ class Update:
 
 
 def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> Mapping[ModuleID, Block]:
-    """Returns the blocks unchanged if minibatches can consist of whole env steps of all agents, and no rows are masked.
-    Otherwise returns them with a layout by which minibatches draw rows one by one.
+    """Returns sampled blocks from which minibatches draw rows one by one, if whole env steps of all agents do not fit
+    into the minibatches of a module, or if a module has masked rows. Otherwise returns the blocks unchanged.
 
-    If this holds for one module, rows are drawn one by one in all modules. Whole env steps need a minibatch whose rows
-    per shuffle shard are a multiple of the number of agents. Otherwise blocks stay unchanged: minibatches may draw
+    One such module is enough: rows are then drawn one by one in all modules. Whole env steps need a minibatch whose
+    rows per shuffle shard are a multiple of the number of agents. Unchanged blocks may differ: minibatches may draw
     whole env steps of some modules, and single rows of others.
     """
     per_shard = plan.rows_per_shard_and_step() or 0

@@ -19,7 +19,8 @@ _DEFAULT_FILTERS: dict[int, list[list[Any]]] = {
 _DENSE = 2
 """Images of at most this height and width get a dense layer."""
 _LARGEST_BOARD = 20
-"""Images of at most this height and width count as boards, and keep their size in convolutions."""
+"""Images of at most this height and width count as boards, of which every field matters: convolutions keep their
+size."""
 _SMALLEST_HALVED = 6
 """Sides with more pixels are halved."""
 _MOST_CHANNELS_FIRST = 4

@@ -71,7 +71,8 @@ def get_initializer(initializer: str | Callable[..., Any] | None, kwargs: dict |
         setting: Name of the setting, for error messages.
 
     Raises:
-        ValueError: If the name or an argument is unknown; the message lists known ones.
+        ValueError: If the name or an argument is unknown (the message lists known ones), or if `kwargs` are given
+            without an initializer.
     """
     kwargs = dict(kwargs or {})
     if initializer is None:

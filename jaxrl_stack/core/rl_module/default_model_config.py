@@ -43,8 +43,9 @@ class DefaultModelConfig(Plain):
     Activations are names ("linear", "relu", "tanh", "elu", "swish" or "silu", "gelu", "sigmoid",
     "leaky_relu", "softmax", … or a torch.nn class name) or callables. Initializers are names from
     `jax.nn.initializers` or torch's in-place names ("xavier_uniform_", "orthogonal_", …), or callables
-    `(key, shape, dtype) -> array`. Keyword arguments of a named initializer are the setting of the same name with the
-    suffix `_kwargs`. None is torch's default for dense layers, uniform in ±1/sqrt(fan_in), for kernels and biases.
+    `(key, shape, dtype) -> array`. A second setting with the suffix `_kwargs`, such as
+    `fcnet_kernel_initializer_kwargs`, contains keyword arguments of the initializer. None is torch's default for dense
+    layers, uniform in ±1/sqrt(fan_in), for kernels and biases.
 
     Raises:
         TypeError: If a setting is unknown; the message lists the closest known names.
