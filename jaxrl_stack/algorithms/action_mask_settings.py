@@ -85,7 +85,8 @@ def check_mask_is_kept(pipeline: EnvToModulePipeline, key: str) -> None:
             f"env-to-module connector DefaultObservations(action_mask_key={key!r})."
         )
     raise ValueError(
-        f"Env-to-module connector {pipeline.mask_lost_by!r} drops the action mask {key!r}. Return {{{key!r}: mask, "
-        f"{OBSERVATIONS!r}: ...}} and such an output space, or, if it has apply(), set sees_action_mask = False in its "
-        f"class: its output then gets the mask. To train without a mask: environment(action_mask_key='none')."
+        f"Env-to-module connector {pipeline.mask_lost_by!r} drops the action mask {key!r}. Let its output be "
+        f"{{{key!r}: mask, {OBSERVATIONS!r}: ...}}, with such an output space, or, if it has apply(), set "
+        f"sees_action_mask = False in its class: its output then gets the mask. To train without a mask: "
+        f"environment(action_mask_key='none')."
     )

@@ -480,8 +480,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._resolved_envs[-1][1]
 
     def _share_resolved_envs(self, other: AlgorithmConfig) -> None:
-        """Shares another config's cache of the environments that its setting `env` names, so that creators of
-        registered environments are not called again.
+        """Shares the cache of another config in which `samples_on_device` stores its answer for each environment, so
+        that creators of registered environments are not called again.
         """
         object.__setattr__(self, "_resolved_envs", other._resolved_envs)
 

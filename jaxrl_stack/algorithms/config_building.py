@@ -366,8 +366,8 @@ def user_connectors(config: AlgorithmConfig, name: str, arguments: tuple[Any, ..
 
 def for_checkpoints(config: _Config, pipelines: Iterable[ConnectorPipelineV2]) -> _Config:
     """Returns the config to store in a checkpoint. If a connector function cannot be imported by name, a copy of the
-    config stores the connectors that it has built in place of the function, unless they contain arrays. Without such a
-    function, returns `config` itself.
+    config stores the connectors that it has built in place of the function, unless they contain arrays. If no function
+    is replaced, returns `config` itself.
     """
     stored: dict[str, StoredConnectors] = {}
     for pipeline in pipelines:

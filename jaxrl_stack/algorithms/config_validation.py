@@ -167,7 +167,7 @@ def _validate_output(config: AlgorithmConfig) -> None:
     if runner_class is not None and not issubclass(runner_class, recording):
         config._value_error(
             f"{called} has no effect with env_runners(env_runner_cls={short(runner_class)}), because this class does "
-            f"not record. Derive it from {recording.__name__}, or leave output out."
+            f"not record. Derive it from {recording.__name__}, or leave output or env_runner_cls out."
         )
     joined = "distributed.initialize()" if jax.distributed.is_initialized() else ""
     if config.num_learners and config.is_online and config.samples_on_device:

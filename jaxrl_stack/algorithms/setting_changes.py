@@ -98,7 +98,10 @@ def _refusal(before: AlgorithmConfig, after: AlgorithmConfig, name: str, call: s
         return next(filter(None, reasons), None)
     setting, old, new = after.setting(name), before.stored_value(name), after.stored_value(name)
     if setting is None:
-        return f"{call}({name}={short(new)}): a user's own setting cannot change while training. {_remedy({name: new})}"
+        return (
+            f"{call}({name}={short(new)}): a setting of a user's config class cannot change while training. "
+            f"{_remedy({name: new})}"
+        )
     if same(old, new):
         return None
     if is_search_space(new):

@@ -125,7 +125,7 @@ class DQNLearner(TargetNetworkUpdates, Learner):
 
     def _discount_of_targets(self, config: TracedConfigView, batch: dict[str, Any]) -> dict[str, Any]:
         """Keyword arguments of `q_learning.n_step_targets` that determine the discount after n steps. If the batch
-        contains discounts of the environment, these multiply ``gamma ** n``.
+        contains discounts of the environment, their product over the n steps multiplies ``gamma ** n``.
         """
         if Columns.DISCOUNT not in batch:
             return {"n_step": batch["n_step"], "gamma": config.gamma}

@@ -83,9 +83,9 @@ class WindowsStep(OffPolicyStep):
         return place.publish(state), learned
 
     def _num_due(self, state: TrainState, place: Place) -> Any:
-        """Number of updates to make now, an int32 array on the device: as many as `training_ratio` requires for the env
-        steps since learning started, minus the updates so far, and at most `num_updates`. Env steps and updates are
-        lifetime counters, stored in checkpoints.
+        """Number of updates to make now, an int32 array on the device: as many as `training_ratio` (replayed items per
+        env step; items are steps and final observations) requires for the env steps since learning started, minus the
+        updates so far, and at most `num_updates`. Env steps and updates are lifetime counters, stored in checkpoints.
         """
         due = self._due_after(place.num_env_steps(state))
         return counters.bounded_difference(due, place.num_updates(state), self.num_updates)

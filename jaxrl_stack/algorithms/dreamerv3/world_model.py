@@ -227,8 +227,8 @@ class WorldModel(nnx.Module):
         key: jax.Array | None,
         before: tuple[Latent, jax.Array, jax.Array] | None = None,
     ) -> Observed:
-        """Computes latent states of recorded sequences. Encoder and prior run once over all steps; only the recurrent
-        part loops over steps.
+        """Computes latent states of recorded sequences. Encoder and prior run once over all steps; only the GRU and
+        the posterior run in a loop over steps.
 
         Args:
             normalised: Observations ``[B, T, ...]``, from `normalised`.
