@@ -58,7 +58,9 @@ class ToyRunner(EnvRunner):
     def set_state(self, state):
         if state.get("bad"):
             raise ValueError("unknown part 'bad'")
-        self.state = {**self.state, **state}
+        state = {"rl_module": {"params": {}, "rest": {}}, **state}
+        modules = {part: {**own, **state["rl_module"][part]} for part, own in self.state["rl_module"].items()}
+        self.state = {**self.state, **state, "rl_module": modules}
 
     def reset(self, config):
         self.config = config

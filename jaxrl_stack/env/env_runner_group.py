@@ -23,6 +23,7 @@ from jaxrl_stack.env.env_runner_state_server import EnvRunnerStateServer
 from jaxrl_stack.env.module_connectors import module_map_of, pipeline_for_merging
 from jaxrl_stack.env.runner_weights import module_refs, only, weights_of
 from jaxrl_stack.env.sampling_calls import call_runner, in_object_store, num_returns, sampled, sampled_in_actor, whole
+from jaxrl_stack.env.sent_states import SentStates, replaces, set_states
 from jaxrl_stack.utils.actor_backend import RAY, Backend, start_actors
 from jaxrl_stack.utils.actor_manager import (
     PROBE_INTERVAL_S,
@@ -118,13 +119,11 @@ class EnvRunnerGroup:
         self._recovery = ActorRecovery(self._manager, self._loss_policy, group=placement_group)
         self._has_sampled = False
         # State for restarted actors: the config that all were reset to (None for the one that they were built from),
-        # settings that were changed since, and the parts that were sent last.
+        # settings that were changed since, and the states that were sent last.
         self._reset_to: AlgorithmConfig | None = None
         self._changed: dict[str, Any] = {}
-        self._sent: list[tuple[frozenset[str], Any]] = []
+        self._states = SentStates()
         self._state_server: Any = None
-        self._newest_state: Any = None
-        self._state_of: dict[int, Any] = {}
         self._spaces: dict[str, tuple[Any, Any]] | None = None
         self._pipeline: Any = None
         self._num_rounds_without_data = 0
@@ -210,7 +209,8 @@ class EnvRunnerGroup:
             self._manager.stop(STOP_TIMEOUT_S)
             if self._state_server is not None:
                 self._backend.kill(self._state_server)
-            self._sent, self._state_server = [], None
+            self._states.clear()
+            self._state_server = None
             if self._local is not None:
                 self._local.stop()
 
@@ -518,7 +518,7 @@ class EnvRunnerGroup:
                 return [in_object_store(done[j], self._backend) if keep_remote else done[j] for j in done]
             results = self._manager.foreach_actor(
                 sampled_in_actor,
-                kwargs=[{**call, "keep_remote": keep_remote} for call in calls],
+                kwargs=[{"call": call, "keep_remote": keep_remote} for call in calls],
                 remote_actor_ids=[turn[k % len(turn)] for k in range(len(calls))],
                 timeout_seconds=timeout_seconds,
                 num_returns=num_returns(keep_remote),
@@ -545,11 +545,13 @@ class EnvRunnerGroup:
         healthy = self.sampling_ids_soon()
         if not (ids := [i for i in self._manager.actor_ids_with_room(_REQUESTED) if i in healthy]):
             return 0
-        call = {"what": func, "number": 0, "share": share, "seeds": (), "keep_remote": keep_remote}
+        call = {"what": func, "number": 0, "share": share, "seeds": ()}
+        server = self._state_server
+        how = {"call": call, "keep_remote": keep_remote, "is_requested": True, "state_server": server}
         return self._manager.foreach_actor_async(
             sampled_in_actor,
             _REQUESTED,
-            kwargs=[{**call, "is_requested": True, **self._newest_state_for(i)} for i in ids],
+            kwargs=[how if server is not None else {**how, **self._states.take_waiting(i)} for i in ids],
             remote_actor_ids=ids,
             num_returns=num_returns(keep_remote),
         )
@@ -626,8 +628,9 @@ class EnvRunnerGroup:
         """
         self.config = self._reset_to = config
         self._changed = {}
-        # Those who come back take nothing over from before.
-        self._sent = []
+        # Runners take nothing over from before.
+        self._states.clear()
+        self._for_local = None
         self._num_rounds_without_data = 0
         self._recovery.count_success()
         self.forget_requests()
@@ -702,6 +705,8 @@ class EnvRunnerGroup:
         if weights_seq_no is not None:
             state["weights_seq_no"] = weights_seq_no
         if self._local is not None and self._local is not source:
+            if self._for_local is not None and not replaces(state, self._for_local):
+                self.sync_local_env_runner()
             self._for_local = state
             if not with_requests:
                 self.sync_local_env_runner()
@@ -744,30 +749,26 @@ class EnvRunnerGroup:
         ref: Any = jax.device_get(state)
         if sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(ref)) > MAX_BYTES_IN_CALLS:
             ref = self._backend.put(ref)
-        self._sent = [(parts, old) for parts, old in self._sent if not parts <= set(state)]
-        self._sent.append((frozenset(state), ref))
+        addressed = self._manager.actor_ids() if actor_ids is None else actor_ids
+        server = self._state_server
+        if with_requests and server is not None:
+            self._states.clear_waiting()
+            server.push.remote(ref)
+        self._states.keep(self._manager.actor_ids())
+        self._states.add(addressed, state, ref)
         if with_requests:
-            if self._state_server is None:
-                self._newest_state = ref
-            else:
-                self._state_server.push.remote(ref)
             return
-        if COMPONENT_RL_MODULE in state:
-            self._newest_state = None
-        if self._state_server is not None:
-            self._state_server.clear.remote()
+        if server is not None:
+            # Actors that have not fetched its state get it now.
+            addressed = self._manager.actor_ids()
+            server.clear.remote()
         results = self._manager.foreach_actor(
-            "set_state", kwargs={"state": ref}, remote_actor_ids=actor_ids, timeout_seconds=timeout_seconds
+            set_states,
+            kwargs=[self._states.take_waiting(i) for i in addressed],
+            remote_actor_ids=addressed,
+            timeout_seconds=timeout_seconds,
         )
         self._recovery.answers(results)
-
-    def _newest_state_for(self, actor_id: int) -> dict[str, Any]:
-        """Returns the arguments of a sampling call that bring an actor the newest weights and other state: ``state``,
-        an object reference (None if the actor has this state), and ``state_server``.
-        """
-        newest = self._newest_state if self._state_of.get(actor_id) is not self._newest_state else None
-        self._state_of[actor_id] = self._newest_state
-        return {"state": newest, "state_server": self._state_server}
 
     # ---------------------------------------------------------------------------------------------- connector states
 
@@ -894,11 +895,12 @@ class EnvRunnerGroup:
     def _restore(self, actor_ids: list[int]) -> list[int]:
         """Sends restarted actors the config, the changed settings and the newest weights and connector states."""
         configured = {"config": self._reset_to, "changed": self._changed}
-        states = {f"state_{number}": ref for number, (_, ref) in enumerate(self._sent)}
         restarts = self._recovery.restarts
         results = self._manager.foreach_actor(
             _restored,
-            kwargs=[{"num_restarts": restarts.num_of(i) + 1, **configured, **states} for i in actor_ids],
+            kwargs=[
+                {"num_restarts": restarts.num_of(i) + 1, **configured, **self._states.all_of(i)} for i in actor_ids
+            ],
             remote_actor_ids=actor_ids,
             healthy_only=False,
             timeout_seconds=self._recovery.policy.restore_timeout_s,
@@ -1000,8 +1002,7 @@ def _restored(
         runner.reset(config)
     if changed:
         runner.change_settings(changed)
-    for state in states.values():
-        runner.set_state(state)
+    set_states(runner, **states)
     runner.on_restarted(num_restarts)
     runner.is_restored = True
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxrl_stack.acting.recording import SampleBlock
 from jaxrl_stack.env.env_errors import NotRestoredError
+from jaxrl_stack.env.sent_states import set_states
 from jaxrl_stack.utils import actor_setup
 from jaxrl_stack.utils.actor_backend import RAY, Backend
 from jaxrl_stack.utils.notices import notice_once
@@ -33,18 +34,19 @@ def num_returns(keep_remote: bool) -> int:
 def sampled_in_actor(
     runner: Any,
     *,
+    call: Mapping[str, Any],
     keep_remote: bool,
-    state: Any = None,
     state_server: Any = None,
     is_requested: bool = False,
-    **call: Any,
+    **states: Any,
 ) -> tuple[tuple[int, Any], Any]:
-    """Samples in an env runner actor: returns ``((number, sample), None)``, where `number` identifies the call. With
-    `keep_remote`, returns ``((number, sample without columns), columns)``, so that the columns stay in Ray's object
-    store.
+    """Samples in an env runner actor, with `call` as arguments of `sampled`: returns ``((number, sample), None)``,
+    where `number` identifies the call. With `keep_remote`, returns ``((number, sample without columns), columns)``, so
+    that the columns stay in Ray's object store.
 
-    Before it samples, the runner loads `state`, or newer weights from the state server. After a call by
-    `EnvRunnerGroup.request`, it merges the connector statistics that the sample reports into its running totals.
+    Before it samples, the runner loads `states` one after the other, and newer weights from the state server. After a
+    call by `EnvRunnerGroup.request`, it merges the connector statistics that the sample reports into its running
+    totals.
     """
     if not runner.is_restored:
         if actor_setup.was_actor_restarted():
@@ -53,9 +55,8 @@ def sampled_in_actor(
                 "EnvRunnerGroup.probe_unhealthy_env_runners(), which sends the weights."
             )
         runner.is_restored = True  # It is the first one: nothing to ask for any more.
-    if state is not None:
-        runner.set_state(state)
-    elif state_server is not None:
+    set_states(runner, **states)
+    if state_server is not None:
         _pull_state(runner, state_server)
     try:
         number, sample = sampled(runner, **call)

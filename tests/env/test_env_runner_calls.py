@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import types
+from unittest import mock
 
 import jax
 import numpy as np
@@ -162,17 +163,71 @@ def test_weights_of_a_runner_of_some_modules_and_to_some_actors(group):
     assert group.foreach_env_runner("get_state", kwargs={"components": ["weights_seq_no"]}, remote_worker_ids=[2])[
         1
     ] == {"weights_seq_no": 6}
-    assert params(group)[2] == {"a/w": 2.0}
-    both = {"params": {"a/w": np.full(2, 3.0), "critic/w": np.ones(2)}, "rest": {}}
-    group.sync_weights(weights=both, inference_only=True)
-    assert params(group) == [{"a/w": 3.0}] * 3
+    assert params(group) == [{"a/w": 2.0, "b/w": 0.0}, {"a/w": 0.0, "b/w": 0.0}, {"a/w": 2.0, "b/w": 0.0}]
+    more = {"params": {"a/w": np.full(2, 3.0), "critic/w": np.ones(2)}, "rest": {}}
+    group.sync_weights(weights=more, inference_only=True)
+    assert params(group) == [{"a/w": 3.0, "b/w": 0.0}] * 3
+
+
+def both(number, seq_no):
+    """Arguments of `sync_weights` with weights of the modules "a" and "b"."""
+    weights = {"params": {"a/w": np.full(2, number), "b/w": np.full(2, number)}, "rest": {}}
+    return {"weights": weights, "weights_seq_no": seq_no}
+
+
+def test_a_restarted_actor_has_all_weights_that_it_was_sent(group, fake):
+    group.sync_weights(**both(2.0, 1))
+    group.sync_weights(policies=["a"], **both(3.0, 2))
+    group.sync_weights(to_worker_indices=[1], **both(4.0, 3))
+    fake.lose(fake.handles[1])
+    group.foreach_env_runner("ping")
+    fake.sleep(fake.restart_s)
+    assert group.probe_unhealthy_env_runners() == [2]
+    assert params(group)[1:] == [{"a/w": 4.0, "b/w": 4.0}, {"a/w": 3.0, "b/w": 2.0}]
+
+
+@pytest.mark.parametrize("to", [{"policies": ["a"]}, {"policies": ["a"], "with_requests": True}])
+def test_states_that_wait_for_a_request_arrive_before_later_ones(group, to):
+    more = {"env_to_module_connector": {"F": np.ones(1)}}
+    group.sync_weights(with_requests=True, more_state=more, **both(2.0, 1))
+    group.sync_weights(**to, **both(3.0, 2))
+    group.sync_weights(to_worker_indices=[1], with_requests=True, **both(4.0, 3))
+    group.request("sample_block", {"num_steps": 1})
+    group.sync_local_env_runner()
+    assert params(group) == [{"a/w": 4.0, "b/w": 4.0}] * 2 + [{"a/w": 3.0, "b/w": 2.0}]
+    assert group.foreach_env_runner(lambda runner: runner.state["env_to_module_connector"]["F"][0]) == [1.0] * 3
+    # Nothing is sent again.
+    group.foreach_env_runner(lambda runner: runner.state.update(weights_seq_no=-1), local_env_runner=False)
+    group.request("sample_block", {"num_steps": 1})
+    assert group.foreach_env_runner(lambda runner: runner.state["weights_seq_no"])[1:] == [-1, -1]
+
+
+def test_actors_that_have_not_fetched_from_the_state_server_keep_its_weights(group, fake, monkeypatch):
+    server = types.SimpleNamespace(push=mock.Mock(), clear=mock.Mock())
+    monkeypatch.setattr(group, "_state_server", server)
+    group.sync_weights(with_requests=True, **both(2.0, 1))
+    assert server.push.remote.call_count == 1 and params(group)[1:] == [{"a/w": 0.0, "b/w": 0.0}] * 2
+    group.sync_weights(policies=["a"], to_worker_indices=[1], **both(3.0, 2))
+    assert server.clear.remote.call_count == 1
+    assert params(group)[1:] == [{"a/w": 3.0, "b/w": 2.0}, {"a/w": 2.0, "b/w": 2.0}]
+
+
+def test_weights_of_a_dropped_actor_are_freed(fake):
+    config = toy_config(restart_failed_env_runners=False, ignore_env_runner_failures=True)
+    group = EnvRunnerGroup(False, config=config, env_runner_kwargs={"config": None}, backend=fake)
+    group.sync_weights(**both(2.0, 1))
+    fake.lose(fake.handles[1])
+    group.foreach_env_runner("ping")
+    assert group.num_remote_env_runners() == 1
+    group.sync_weights(**both(3.0, 2))
+    assert group._states.all_of(2) == {} and group._states.all_of(1)["state_0"]["weights_seq_no"] == 2
 
 
 def test_a_learner_groups_weights_and_their_number(group):
     state = {"rl_module": {"params": {"a/w": np.full(2, 7.0)}, "rest": {}}}
     learners = types.SimpleNamespace(weights_for_runners=lambda: state["rl_module"], num_updates=11)
     group.sync_weights(from_worker_or_learner_group=learners)
-    assert params(group) == [{"a/w": 7.0}] * 3
+    assert params(group) == [{"a/w": 7.0, "b/w": 0.0}] * 3
     assert group.foreach_env_runner(lambda runner: runner.state["weights_seq_no"]) == [11] * 3
 
 
@@ -203,7 +258,7 @@ def test_a_group_of_the_local_runner_alone_needs_no_ray():
         group.foreach_env_runner("ping") == ["pong"] and group.foreach_env_runner("ping", local_env_runner=False) == []
     )
     group.sync_weights(weights={"params": {"a/w": np.full(2, 5.0)}, "rest": {}})
-    assert params(group) == [{"a/w": 5.0}]
+    assert params(group) == [{"a/w": 5.0, "b/w": 0.0}]
     group.sync_env_runner_states(config=group.config, env_steps_sampled=12)
     assert runner.state["num_env_steps_sampled_lifetime"] == 12
     with pytest.raises(ValueError, match="needs config="):

@@ -1,0 +1,89 @@
+"""SentStates: env runner states that a group has sent to its actors."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from jaxrl_stack.core import COMPONENT_RL_MODULE
+
+
+class _Sent(NamedTuple):
+    parts: frozenset[tuple[str, ...]]
+    ref: Any
+
+
+class SentStates:
+    """Env runner states of each actor in the order in which they were sent, without states that later ones replace.
+
+    A state replaces an older one if it has all components of the older one and all arrays of its modules. Thus the
+    weights of some modules replace only these.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[int, list[_Sent]] = collections.defaultdict(list)
+        self._waiting: dict[int, list[_Sent]] = collections.defaultdict(list)
+
+    def add(self, actor_ids: Iterable[int], state: Mapping[str, Any], ref: Any) -> None:
+        """Adds a state that waits for the next call of each actor.
+
+        Args:
+            actor_ids: Ids of the actors.
+            state: The state.
+            ref: Argument of the call: the state itself, or a reference to it.
+        """
+        new = _Sent(_parts_of(state), ref)
+        for actor_id in actor_ids:
+            for sent in (self._of[actor_id], self._waiting[actor_id]):
+                sent[:] = [*(old for old in sent if not old.parts <= new.parts), new]
+
+    def take_waiting(self, actor_id: int) -> dict[str, Any]:
+        """Returns the states that wait for an actor's next call as keyword arguments of `set_states`, in their order.
+        They do not wait any more.
+        """
+        return _numbered(self._waiting.pop(actor_id, []))
+
+    def all_of(self, actor_id: int) -> dict[str, Any]:
+        """Returns all states of an actor as keyword arguments of `set_states`; no state waits for it any more."""
+        self._waiting.pop(actor_id, None)
+        return _numbered(self._of[actor_id])
+
+    def clear_waiting(self) -> None:
+        """Removes the states that wait for calls; a restarted actor still gets them."""
+        self._waiting.clear()
+
+    def keep(self, actor_ids: Collection[int]) -> None:
+        """Removes the states of all other actors, which were dropped."""
+        for states in (self._of, self._waiting):
+            for actor_id in states.keys() - set(actor_ids):
+                del states[actor_id]
+
+    def clear(self) -> None:
+        """Removes all states."""
+        self._of.clear()
+        self._waiting.clear()
+
+
+def set_states(runner: Any, **states: Any) -> None:
+    """Sets the states of an env runner, one after the other. Each is an argument of the call, because Ray replaces
+    references by their values only there.
+    """
+    for state in states.values():
+        runner.set_state(state)
+
+
+def replaces(state: Mapping[str, Any], older: Mapping[str, Any]) -> bool:
+    """Whether a state has all components of an older one, and all arrays of its modules."""
+    return _parts_of(older) <= _parts_of(state)
+
+
+def _parts_of(state: Mapping[str, Any]) -> frozenset[tuple[str, ...]]:
+    """Names of a state's components; ``("rl_module", array name)`` for each array of its modules."""
+    components = {(name,) for name in state if name != COMPONENT_RL_MODULE}
+    arrays = state.get(COMPONENT_RL_MODULE, {}).values()
+    return frozenset(components | {(COMPONENT_RL_MODULE, ref) for refs in arrays for ref in refs})
+
+
+def _numbered(sent: Iterable[_Sent]) -> dict[str, Any]:
+    return {f"state_{number}": ref for number, (_, ref) in enumerate(sent)}
