@@ -315,6 +315,7 @@ SLOW: tuple[Slow, ...] = (
         """
         test_another_module_changes_nothing_of_the_others[host]
         test_a_module_takes_the_place_of_another_one[device]
+        test_a_mapping_changes_without_a_change_of_modules[host]
         """,
         kept_by="execution/test_module_changes.py::test_another_module_changes_nothing_of_the_others[device]",
         reason="each change is made by one driver by default, and what is refused by both",

@@ -20,12 +20,10 @@ from jaxrl_stack.algorithms.evaluations import EnvEvaluations, EvaluationCounts,
 from jaxrl_stack.algorithms.iteration_numbers import lifetime_counts
 from jaxrl_stack.algorithms.iterations import Iteration, Iterations
 from jaxrl_stack.algorithms.module_changes import (
-    ModuleChange,
-    added_module,
-    check_may_change,
+    changed_modules,
+    check_is_everywhere,
     match_modules,
     ray_kept,
-    removed_module,
     stored_modules_added,
     with_stored_modules,
 )
@@ -40,6 +38,7 @@ from jaxrl_stack.algorithms.setting_changes import (
     value_of,
     with_replaced_settings,
 )
+from jaxrl_stack.algorithms.setting_values import same
 from jaxrl_stack.algorithms.settings_display import env_name, short
 from jaxrl_stack.algorithms.single_actions import checked_state, policy_of
 from jaxrl_stack.algorithms.stored_run import (
@@ -84,6 +83,7 @@ from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.runs.best import FOLDER, Best
 from jaxrl_stack.runs.commands import (
     ADD_MODULE,
+    CHANGE_MAPPING,
     CHANGE_SETTINGS,
     FROM_CHECKPOINT,
     REMOVE_MODULE,
@@ -1040,7 +1040,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             "add_to_eval_env_runners": add_to_eval_env_runners,
         }
         self._check_is_running()
-        check_may_change(self.driver, "add_module", module_id, everywhere)
+        check_is_everywhere("add_module", everywhere)
         arguments = {
             "module_id": module_id,
             "module_spec": module_spec,
@@ -1053,15 +1053,11 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         reason = None if loads is None else f"its module_spec loads {os.fspath(loads)!r}"
         with self._commands.around(self, ADD_MODULE, arguments, reason=reason):
             return self._change_modules(
-                added_module(
-                    self.driver,
-                    self.config,
-                    module_id,
-                    module_spec,
-                    config_overrides=config_overrides,
-                    mapping=new_agent_to_module_mapping_fn,
-                    should_update=new_should_module_be_updated,
-                )
+                f"add_module({module_id!r})",
+                added={module_id: module_spec},
+                overrides={module_id: config_overrides} if config_overrides else {},
+                mapping=new_agent_to_module_mapping_fn,
+                should_update=new_should_module_be_updated,
             )
 
     def remove_module(
@@ -1099,7 +1095,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             "remove_from_eval_env_runners": remove_from_eval_env_runners,
         }
         self._check_is_running()
-        check_may_change(self.driver, "remove_module", module_id, everywhere)
+        check_is_everywhere("remove_module", everywhere)
         mapping, should_update = new_agent_to_module_mapping_fn, new_should_module_be_updated
         arguments = {
             "module_id": module_id,
@@ -1108,15 +1104,49 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         }
         with self._commands.around(self, REMOVE_MODULE, arguments):
             return self._change_modules(
-                removed_module(self.driver, self.config, module_id, mapping=mapping, should_update=should_update)
+                f"remove_module({module_id!r})", removed=[module_id], mapping=mapping, should_update=should_update
             )
 
-    def _change_modules(self, change: ModuleChange) -> MultiRLModuleSpec:
-        """Adds or removes modules: builds a new driver (the object that samples and learns) and moves the whole
-        training state to it.
+    def change_mapping(
+        self, policy_mapping_fn: Callable[..., str] | None = None, *, policies_to_train: Any = None
+    ) -> None:
+        """Changes which policies act for the agents, and which policies are trained. Call it between two iterations.
+
+        ::
+
+            algo.change_mapping(lambda agent_id, episode, **kwargs: "main" if agent_id == 0 else "v1")
+            algo.change_mapping(policies_to_train=["main"])
+
+        All modules keep their state, as in `add_module`, and running episodes are dropped as there. The next `train`
+        compiles programs again. Values that are already in use change nothing. `add_module` and `remove_module`
+        can change the same settings together with the modules.
+
+        Args:
+            policy_mapping_fn: Replaces ``multi_agent(policy_mapping_fn=...)``; None keeps it.
+            policies_to_train: Replaces ``multi_agent(policies_to_train=...)``; None keeps it.
+
+        Raises:
+            RuntimeError: If the only policy is "default_policy", or training or an evaluation is running.
+            ValueError: If an argument does not fit the environment or the policies. Nothing has changed then.
+        """
+        self._check_is_running()
+        arguments = {"policy_mapping_fn": policy_mapping_fn, "policies_to_train": policies_to_train}
+        if all(value is None or same(value, getattr(self.config, name)) for name, value in arguments.items()):
+            return
+        with self._commands.around(self, CHANGE_MAPPING, arguments):
+            self._change_modules("change_mapping()", mapping=policy_mapping_fn, should_update=policies_to_train)
+
+    def _change_modules(self, called: str, **changes: Any) -> MultiRLModuleSpec:
+        """Changes modules and the policy mapping: builds a new driver (the object that samples and learns) and moves
+        the whole training state to it.
 
         After a failure, the algorithm has a driver of its former modules again.
+
+        Args:
+            called: Call that makes the change, for messages.
+            **changes: Changes, see `changed_modules`.
         """
+        change = changed_modules(self.driver, self.config, called, **changes)
         self._wait_for_evaluations()
         driver, before, module_map = self.driver, self.config, self.driver.module_map
         replay = {} if driver.replay_buffer is None else {COMPONENT_REPLAY_BUFFER: driver.replay_buffer.get_state()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,36 +37,24 @@ if TYPE_CHECKING:
 
 
 class ModuleChange(NamedTuple):
-    """Checked addition or removal of an algorithm's module, not yet applied.
+    """Checked change of an algorithm's modules or its policy mapping, not yet applied.
 
     Attributes:
         config: Frozen config of the algorithm after the change.
-        change_learners: Adds or removes the module in a LearnerGroup; returns the spec of all modules.
+        change_learners: Changes the modules of a LearnerGroup; returns the spec of all modules.
     """
 
     config: AlgorithmConfig
     change_learners: Callable[[LearnerGroup], MultiRLModuleSpec]
 
 
-def check_may_change(driver: Driver, called: str, module_id: str, everywhere: Mapping[str, bool]) -> None:
-    """Raises if the modules cannot be changed now, or not at all in this run.
+def check_is_everywhere(called: str, everywhere: Mapping[str, bool]) -> None:
+    """Raises a ValueError if an argument is False that must be True.
 
     Args:
-        driver: Driver of the algorithm.
         called: Name of the called method.
-        module_id: Module to add or remove.
-        everywhere: Arguments that must be True.
-
-    Raises:
-        RuntimeError: If the only policy is "default_policy", or training or an evaluation is running.
-        ValueError: If one of `everywhere` is False.
-        NotImplementedError: If the driver cannot change its modules.
+        everywhere: The arguments.
     """
-    if not driver.config.is_multi_agent:
-        raise RuntimeError(
-            f"{called}({module_id!r}) needs named policies, and this config has only {DEFAULT_MODULE_ID!r}. Name at "
-            f"least one: multi_agent(policies={{'main'}}, policy_mapping_fn=...)."
-        )
     left_out = [name for name, is_there in everywhere.items() if not is_there]
     if left_out:
         raise ValueError(
@@ -73,119 +62,128 @@ def check_may_change(driver: Driver, called: str, module_id: str, everywhere: Ma
             f"choose the modules that learn, use new_should_module_be_updated=; to choose those that act, use "
             f"new_agent_to_module_mapping_fn=."
         )
-    driver.at_work.check_is_idle(f"{called}({module_id!r})")
+
+
+def changed_modules(
+    driver: Driver,
+    config: AlgorithmConfig,
+    called: str,
+    *,
+    added: Mapping[str, RLModuleSpec] | None = None,
+    removed: Collection[str] = (),
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    mapping: Callable[..., str] | None = None,
+    should_update: Any = None,
+) -> ModuleChange:
+    """Checks a change of the modules, of the policy mapping and of the trained policies, and returns it with the
+    changed config; does not change the algorithm yet.
+
+    Args:
+        driver: Driver of the algorithm.
+        config: Config of the algorithm.
+        called: Call that makes the change, for messages.
+        added: Specs of new modules, by id.
+        removed: Ids of modules to remove.
+        overrides: Settings of new modules, by id.
+        mapping: New ``policy_mapping_fn``; None keeps it.
+        should_update: New ``policies_to_train``; None keeps it, without removed modules.
+
+    Raises:
+        RuntimeError: If the only policy is "default_policy", or training or an evaluation is running.
+        NotImplementedError: If the driver cannot change its modules.
+        ValueError: If a new id exists or is invalid, a removed module does not exist, is the only one or is still used
+            by an agent, or an argument does not fit.
+    """
+    added, overrides, present = added or {}, overrides or {}, list(driver.module_ids)
+    _check_may_change(driver, called)
+    for module_id, spec in added.items():
+        if module_id in present:
+            raise ValueError(
+                f"{called}: this module exists already; the modules are {present}. Call remove_module({module_id!r}) "
+                f"first, or set_weights({{{module_id!r}: ...}}) to change its weights."
+            )
+        if not isinstance(spec, RLModuleSpec):
+            raise ValueError(f"add_module(module_spec={short(spec)}): must be an RLModuleSpec.")
+    if not set(removed) < {*present, *added}:
+        what = "the only module" if set(removed) <= set(present) else "an unknown module"
+        raise ValueError(
+            f"{called}: this is {what}; the modules are {present}. Name one of these; to replace the only one, call "
+            f"add_module() first."
+        )
+    # What modules are loaded from is in their state from then on.
+    specs = {mid: dataclasses.replace(copy_value(spec), load_state_path=None) for mid, spec in added.items()}
+    specs = {mid: _with_known_spaces(spec, driver.module_spaces) for mid, spec in specs.items()}
+    other = _config_with(config, driver.module_spaces, specs, removed, overrides)
+    trained = other.policies_to_train
+    if should_update is None and trained is not None and not callable(trained) and not set(removed).isdisjoint(trained):
+        should_update = [mid for mid in trained if mid not in removed]
+    if mapping is not None:
+        other.multi_agent(policy_mapping_fn=mapping)
+    if should_update is not None:
+        other.multi_agent(policies_to_train=should_update)
+    other.validate()
+    other.freeze()
+    check_mapping(driver, other)
+    # With everything that the config fills in, and the checkpoints to load.
+    new: dict[str, Any] = {mid: (spec.observation_space, spec.action_space) for mid, spec in specs.items()}
+    complete = other.get_multi_rl_module_spec(spaces=driver.spaces | new) if added else {}
+    for module_id, spec in added.items():
+        complete[module_id].load_state_path = spec.load_state_path
+    change = operator.methodcaller(
+        "change_modules",
+        added={module_id: complete[module_id] for module_id in added},
+        removed=tuple(removed),
+        config_overrides={module_id: dict(own) for module_id, own in overrides.items()},
+        new_should_module_be_updated=should_update,
+    )
+    return ModuleChange(other, change)
+
+
+def _check_may_change(driver: Driver, called: str) -> None:
+    """Raises if the modules cannot be changed now, or not at all in this run; see `changed_modules`."""
+    if not driver.config.is_multi_agent:
+        raise RuntimeError(
+            f"{called} needs named policies, and this config has only {DEFAULT_MODULE_ID!r}. Name at "
+            f"least one: multi_agent(policies={{'main'}}, policy_mapping_fn=...)."
+        )
+    driver.at_work.check_is_idle(called)
     if not driver.can_change_modules:
         raise NotImplementedError(
-            f"{called}({module_id!r}) is not supported for learner actors that step JAX environments. Set "
+            f"{called} is not supported for learner actors that step JAX environments. Set "
             f"learners(num_learners=0) to train on all devices of this process."
         )
 
 
-def added_module(
-    driver: Driver,
+def _config_with(
     config: AlgorithmConfig,
-    module_id: str,
-    module_spec: RLModuleSpec,
-    *,
-    config_overrides: Mapping[str, Any] | None,
-    mapping: Callable[..., str] | None,
-    should_update: Any,
-) -> ModuleChange:
-    """Checks the addition of a module, and returns it as a `ModuleChange` with the changed config; does not change the
-    algorithm yet.
+    spaces: Mapping[str, tuple[gym.Space, gym.Space]],
+    added: Mapping[str, RLModuleSpec],
+    removed: Collection[str] = (),
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+) -> AlgorithmConfig:
+    """Returns an open copy of a config with new policies and without removed ones.
 
     Args:
-        driver: Driver of the algorithm.
-        config: Config of the algorithm.
-        module_id, module_spec, config_overrides: See `Algorithm.add_module`.
-        mapping, should_update: Its `new_agent_to_module_mapping_fn` and `new_should_module_be_updated`.
-
-    Raises:
-        ValueError: If the id exists or is invalid, or an argument does not fit.
+        config: The config.
+        spaces: Spaces of the acting policies, by id.
+        added: Specs of new policies, by id.
+        removed: Ids of policies to remove.
+        overrides: Settings of new policies, by id.
     """
-    if module_id in driver.module_ids:
-        raise ValueError(
-            f"add_module({module_id!r}): this module exists already; the modules are {list(driver.module_ids)}. Call "
-            f"remove_module({module_id!r}) first, or set_weights({{{module_id!r}: ...}}) to change its weights."
-        )
-    if not isinstance(module_spec, RLModuleSpec):
-        raise ValueError(f"add_module(module_spec={short(module_spec)}): must be an RLModuleSpec.")
-    # What it is loaded from is in its state from then on.
-    spec = dataclasses.replace(copy_value(module_spec), load_state_path=None)
-    spec = _with_known_spaces(spec, driver.module_spaces)
     other = config.copy(copy_frozen=False)
+    if not added and not removed:
+        return other
     policies = other.policies
-    is_mapping = isinstance(policies, Mapping)
-    other.multi_agent(policies={**policies, module_id: None} if is_mapping else [*policies, module_id])
-    other.rl_module(rl_module_spec=_specs_with(other, driver.module_spaces, {module_id: spec}))
-    if config_overrides:
-        all_overrides = {**other.algorithm_config_overrides_per_module, module_id: dict(config_overrides)}
-        other.rl_module(algorithm_config_overrides_per_module=all_overrides)
-    _complete(other, driver, mapping, should_update)
-    # With everything that the config fills in, and the checkpoint to load.
-    spaces = {**driver.spaces, module_id: (spec.observation_space, spec.action_space)}
-    complete = other.get_multi_rl_module_spec(spaces=spaces)[module_id]
-    complete.load_state_path = module_spec.load_state_path
-    return ModuleChange(
-        other,
-        lambda group: group.add_module(
-            module_id=module_id,
-            module_spec=complete,
-            config_overrides=dict(config_overrides) if config_overrides else None,
-            new_should_module_be_updated=should_update,
-        ),
-    )
-
-
-def removed_module(
-    driver: Driver, config: AlgorithmConfig, module_id: str, *, mapping: Callable[..., str] | None, should_update: Any
-) -> ModuleChange:
-    """Checks the removal of a module, and returns it as a `ModuleChange` with the changed config; does not change the
-    algorithm yet.
-
-    Args:
-        driver: Driver of the algorithm.
-        config: Config of the algorithm.
-        module_id: See `Algorithm.remove_module`.
-        mapping, should_update: Its `new_agent_to_module_mapping_fn` and `new_should_module_be_updated`.
-
-    Raises:
-        ValueError: If the module does not exist, is the only one, or an agent still has it.
-    """
-    left = [mid for mid in driver.module_ids if mid != module_id]
-    if module_id not in driver.module_ids or not left:
-        what = "the only module" if not left else "an unknown module"
-        raise ValueError(
-            f"remove_module({module_id!r}): this is {what}; the modules are {list(driver.module_ids)}. Name one of "
-            f"these; to replace the only one, call add_module() first."
-        )
-    other = config.copy(copy_frozen=False)
-    policies = other.policies
-    names = [policy_id for policy_id in policies if policy_id != module_id]
-    other.multi_agent(policies={n: policies[n] for n in names} if isinstance(policies, Mapping) else names)
-    other.rl_module(rl_module_spec=_specs_with(other, driver.module_spaces, {}, module_id))
-    overrides = other.algorithm_config_overrides_per_module
-    if module_id in overrides:
-        kept = {mid: own for mid, own in overrides.items() if mid != module_id}
-        other.rl_module(algorithm_config_overrides_per_module=kept)
-    trained = other.policies_to_train
-    if should_update is None and trained is not None and not callable(trained) and module_id in trained:
-        should_update = [mid for mid in trained if mid != module_id]
-    _complete(other, driver, mapping, should_update)
-    return ModuleChange(other, lambda group: group.remove_module(module_id, new_should_module_be_updated=should_update))
-
-
-def _complete(config: AlgorithmConfig, driver: Driver, mapping: Callable[..., str] | None, should_update: Any) -> None:
-    """Completes a config whose modules have changed: sets its policy mapping and trained policies, checks it and
-    freezes it.
-    """
-    if mapping is not None:
-        config.multi_agent(policy_mapping_fn=mapping)
-    if should_update is not None:
-        config.multi_agent(policies_to_train=should_update)
-    config.validate()
-    config.freeze()
-    check_mapping(driver, config)
+    names = [*(policy_id for policy_id in policies if policy_id not in removed), *added]
+    own = {name: policies.get(name) for name in names} if isinstance(policies, Mapping) else names
+    other.multi_agent(policies=own)
+    other.rl_module(rl_module_spec=_specs_with(other, spaces, added, removed))
+    before = other.algorithm_config_overrides_per_module
+    after = {mid: own for mid, own in before.items() if mid not in removed}
+    after |= {mid: dict(own) for mid, own in (overrides or {}).items()}
+    if after != before:
+        other.rl_module(algorithm_config_overrides_per_module=after)
+    return other
 
 
 @contextlib.contextmanager
@@ -198,14 +196,14 @@ def stored_modules_added(algorithm: Algorithm, path: Any, component: str | None,
         path, component, filesystem: See `Checkpointable.restore_from_path`.
     """
     added: list[str] = []
+    if component is None and algorithm.config.is_multi_agent:
+        with opened(path, filesystem) as stored:
+            added = _add_stored_modules(algorithm, stored)
     try:
-        if component is None and algorithm.config.is_multi_agent:
-            with opened(path, filesystem) as stored:
-                added = _add_stored_modules(algorithm, stored)
         yield
     except BaseException:
-        for module_id in added:
-            algorithm.remove_module(module_id)
+        if added:
+            algorithm._change_modules("restore_from_path()", removed=added)
         raise
 
 
@@ -230,25 +228,43 @@ def _add_stored_modules(algorithm: Algorithm, stored: Stored) -> list[str]:
             f"The checkpoint at {stored.path} has the modules {list(modules.parts)}, and this run also has {missing}. "
             f"Call algo.remove_module({missing[0]!r}, new_agent_to_module_mapping_fn=...) first."
         )
-    added = [module_id for module_id in modules.parts if module_id not in present]
-    if not added:
-        return []
     written_here = stored.code_written_here()
     loader = ClassLoader(own=type(algorithm), named=code_named_by(algorithm.config), written_here=written_here)
+    state_of = lambda module_id: read_state(modules.part(module_id), is_weights=True)  # noqa: E731
+    specs, overrides = _stored_modules(stored, modules, loader, present, state_of)
+    if specs:
+        algorithm._change_modules(f"restore_from_path({str(stored.path)!r})", added=specs, overrides=overrides)
+        notice_once(
+            f"restore_from_path({str(stored.path)!r}) has added the stored run's modules {list(specs)}. "
+            "multi_agent(policy_mapping_fn=...) and policies_to_train are still this run's."
+        )
+    return list(specs)
+
+
+def _stored_modules(
+    stored: Stored,
+    modules: Stored,
+    loader: ClassLoader,
+    present: Collection[str],
+    state_of: Callable[[str], Mapping[str, Any]],
+) -> tuple[dict[str, RLModuleSpec], dict[str, Any]]:
+    """Reads the policies of a checkpoint that are not in `present`: returns their specs and their settings, by id.
+
+    Args:
+        stored: Checkpoint of an algorithm.
+        modules: Its modules.
+        loader: Imports the modules' classes.
+        present: Ids to leave out.
+        state_of: Returns the state of a module.
+    """
+    if set(modules.parts) <= set(present):
+        return {}, {}
     names = ("policies", "algorithm_config_overrides_per_module")
     policies, overrides = (own or {} for own in stored_settings(stored, loader, names))
     # Others are parts that learners alone have.
-    added = [module_id for module_id in added if module_id in policies]
-    for module_id in added:
-        part = modules.part(module_id)
-        spec = stored_module_spec(part, loader, read_state(part, is_weights=True))
-        algorithm.add_module(module_id, spec, config_overrides=overrides.get(module_id))
-    if added:
-        notice_once(
-            f"restore_from_path({str(stored.path)!r}) has added the stored run's modules {added}. "
-            "multi_agent(policy_mapping_fn=...) and policies_to_train are still this run's."
-        )
-    return added
+    added = [module_id for module_id in modules.parts if module_id in policies and module_id not in present]
+    specs = {module_id: stored_module_spec(modules.part(module_id), loader, state_of(module_id)) for module_id in added}
+    return specs, {module_id: overrides[module_id] for module_id in added if module_id in overrides}
 
 
 def with_stored_modules(
@@ -267,24 +283,12 @@ def with_stored_modules(
     Returns:
         The config itself, if it has all policies.
     """
-    if not config.is_multi_agent or set(modules.parts) <= set(config.policies):
+    if not config.is_multi_agent:
         return config
-    names = ("policies", "algorithm_config_overrides_per_module")
-    policies, overrides = (own or {} for own in stored_settings(stored, loader, names))
-    # Others are parts that learners alone have.
-    added = [module_id for module_id in modules.parts if module_id in policies and module_id not in config.policies]
-    if not added:
+    specs, overrides = _stored_modules(stored, modules, loader, config.policies, states.__getitem__)
+    if not specs:
         return config
-    other = config.copy(copy_frozen=False)
-    own = other.policies
-    other.multi_agent(policies={**own, **dict.fromkeys(added)} if isinstance(own, Mapping) else [*own, *added])
-    specs = {mid: stored_module_spec(modules.part(mid), loader, states[mid]) for mid in added}
-    other.rl_module(rl_module_spec=_specs_with(other, {}, specs))
-    new = {mid: overrides[mid] for mid in added if mid in overrides}
-    if new:
-        known = other.algorithm_config_overrides_per_module
-        other.rl_module(algorithm_config_overrides_per_module={**new, **known})
-    return other
+    return _config_with(config, {}, specs, (), overrides | config.algorithm_config_overrides_per_module)
 
 
 def match_modules(
@@ -299,12 +303,11 @@ def match_modules(
         loader: Imports the modules' classes.
         states: States of the stored modules, by id.
     """
-    for module_id in modules.parts:
-        if module_id not in present:
-            spec = stored_module_spec(modules.part(module_id), loader, states[module_id])
-            group.add_module(module_id=module_id, module_spec=spec)
-    for module_id in set(present) - set(modules.parts):
-        group.remove_module(module_id)
+    missing = [module_id for module_id in modules.parts if module_id not in present]
+    added = {mid: stored_module_spec(modules.part(mid), loader, states[mid]) for mid in missing}
+    removed = [module_id for module_id in present if module_id not in modules.parts]
+    if added or removed:
+        group.change_modules(added=added, removed=removed)
 
 
 @contextlib.contextmanager
@@ -338,16 +341,16 @@ def _specs_with(
     config: AlgorithmConfig,
     spaces: Mapping[str, tuple[gym.Space, gym.Space]],
     added: Mapping[str, RLModuleSpec],
-    without: str | None = None,
+    removed: Collection[str],
 ) -> MultiRLModuleSpec:
     """Returns a MultiRLModuleSpec for a config after a change of its modules: the config's module specs and the added
-    ones, without the removed module.
+    ones, without removed modules.
 
     Args:
         config: A config with the policies after the change.
         spaces: Spaces of the presently acting policies, because a policy that loses its agents could not derive them.
         added: Specs to add.
-        without: Module to leave out.
+        removed: Modules to leave out.
     """
     given = copy_value(config._rl_module_spec)
     policies = [policy_id for policy_id in config._policy_ids() if policy_id not in added]
@@ -357,7 +360,7 @@ def _specs_with(
         specs, given = {policy_id: copy_value(given) for policy_id in policies}, MultiRLModuleSpec()
     complete = {}
     for module_id, own in specs.items():
-        if module_id != without:
+        if module_id not in removed:
             # Modules that are there have their state already.
             own = dataclasses.replace(own or RLModuleSpec(), load_state_path=None)
             seen = spaces.get(module_id, (None, None))

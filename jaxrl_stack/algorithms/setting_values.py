@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from typing import Any, TypeGuard
 
 import gymnasium as gym
@@ -38,8 +39,8 @@ def is_search_space(value: Any) -> bool:
 
 
 def same(a: Any, b: Any, *, in_programs: bool = False) -> bool:
-    """Whether two values are equal, including arrays and containers of arrays. With `in_programs`, 1 and 1.0 are
-    different.
+    """Whether two values are equal, including arrays and containers of arrays. Partial functions are equal if their
+    functions and arguments are. With `in_programs`, 1 and 1.0 are different.
     """
     if a is b:
         return True
@@ -49,6 +50,8 @@ def same(a: Any, b: Any, *, in_programs: bool = False) -> bool:
         return a.keys() == b.keys() and all(same(a[key], b[key], in_programs=in_programs) for key in a)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(same(x, y, in_programs=in_programs) for x, y in zip(a, b, strict=True))
+    if isinstance(a, functools.partial) and type(a) is type(b):
+        return same((a.func, a.args, a.keywords), (b.func, b.args, b.keywords), in_programs=in_programs)
     if is_record(a) and type(a) is type(b):
         return same(as_dict(a), as_dict(b), in_programs=in_programs)
     if type(a) is not type(b) and (in_programs or isinstance(a, _NOT_NUMBERS) or isinstance(b, _NOT_NUMBERS)):

@@ -34,7 +34,7 @@ from jaxrl_stack.checkpoints.plain_data import code_named_by
 from jaxrl_stack.rewind.base_replay import NO_EVALUATIONS, WRITES_NOTHING, BaseReplay
 from jaxrl_stack.rewind.population_timeline import is_population
 from jaxrl_stack.rewind.populations import PopulationReplay
-from jaxrl_stack.runs.commands import ADD_MODULE, FROM_CHECKPOINT, REMOVE_MODULE, RESTORE, Command
+from jaxrl_stack.runs.commands import FROM_CHECKPOINT, MODULE_CHANGES, RESTORE, Command
 from jaxrl_stack.runs.machine import why_not_recomputable
 from jaxrl_stack.runs.origin import POPULATION
 from jaxrl_stack.runs.run import Run
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _NOT_STORED = {"policy_mapping_fn", "log_level", *NOT_IN_CHECKPOINTS}
 _NOT_COMPARED = {*_NOT_STORED, *WRITES_NOTHING}
 _OF_MODULES = {"policies", "policies_to_train", "_rl_module_spec", "algorithm_config_overrides_per_module"}
-"""Settings that `add_module` and `remove_module` change."""
+"""Settings that `add_module`, `remove_module` and `change_mapping` change."""
 _SEES_EVALUATIONS = (
     "on_train_result",
     "on_evaluate_start",
@@ -172,7 +172,7 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         before = self.timeline.checkpoints
         if self._config is None:
             until = self.timeline.commands_at(before[min(before)])
-            changed = [c for c in self.timeline.commands[:until] if c.call in (ADD_MODULE, REMOVE_MODULE)]
+            changed = [c for c in self.timeline.commands[:until] if c.call in MODULE_CHANGES]
             if changed:
                 raise NotRecomputableError(
                     f"{self.timeline.directory}: {changed[0].call}() at iteration {changed[0].iteration} has changed "
@@ -286,7 +286,7 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         except ValueError:  # which needs code that only `config` has
             return
         before = timeline.commands[: checkpoint.num_commands or 0]
-        has_other_modules = any(command.call in (ADD_MODULE, REMOVE_MODULE) for command in before)
+        has_other_modules = any(command.call in MODULE_CHANGES for command in before)
         not_compared = _NOT_STORED | (_OF_MODULES if has_other_modules else set())
         for name, value in settings.items():
             if name not in not_compared and name in stored and stored[name] != value:

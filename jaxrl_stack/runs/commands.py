@@ -27,7 +27,7 @@ from jaxrl_stack.utils.class_paths import ClassLoader
 COMMANDS_FILE, COMMANDS_FOLDER = "commands.jsonl", "commands"
 
 CHANGE_SETTINGS, SET_WEIGHTS, SET_STATE = "change_settings", "set_weights", "set_state"
-ADD_MODULE, REMOVE_MODULE = "add_module", "remove_module"
+ADD_MODULE, REMOVE_MODULE, CHANGE_MAPPING = MODULE_CHANGES = ("add_module", "remove_module", "change_mapping")
 TRAIN = "train"
 """Call of an iteration that raised an error; other iterations are rows of the table."""
 RESTORE, FROM_CHECKPOINT = "restore_from_path", "from_checkpoint"

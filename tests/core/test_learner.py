@@ -1022,6 +1022,9 @@ def test_a_module_that_does_not_fit_is_not_added():
     )
     with pytest.raises(ValueError, match="needs modules that implement.*'r' is a TwoVectors"):
         learner.add_module(module_id="r", module_spec=misfit)
+    # Nor do other changes of the same call remain.
+    with pytest.raises(ValueError, match="'r' is a TwoVectors"):
+        learner.change_modules(added={"new": SPEC_WITH_SPACES, "r": misfit}, removed=["q"])
     assert set(learner.module) == {"p", "q"}
     assert_equal_trees(learner.get_state(), before)
     learner.update(batch=two_batches())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -100,6 +102,8 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(run):
         (lambda: algo.remove_module("p2"), "'p2'.*an unknown module"),
         (lambda: algo.remove_module("p1"), "returns 'p1' for the agent 1"),
         (lambda: algo.remove_module("p1", remove_from_learners=False), "remove_from_learners=False"),
+        (lambda: algo.change_mapping(with_p2), "returns 'p2' for the agent 1"),
+        (lambda: algo.change_mapping(policies_to_train=["p3"]), r"names unknown modules \['p3'\]"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
@@ -185,6 +189,58 @@ def test_a_module_takes_the_place_of_another_one(run, tmp_path):
     algo.remove_module("p2", new_agent_to_module_mapping_fn=by_number, new_should_module_be_updated=["p0", "p1"])
     assert not algo.config.algorithm_config_overrides_per_module
     assert {"p0", "p1"} <= set(algo.train()["learners"])
+
+
+def swapped(agent_id, episode, *, modulo, **kwargs):
+    return f"p{(agent_id + 1) % modulo}"
+
+
+@pytest.fixture
+def builds(monkeypatch):
+    """Configs of the drivers that algorithms build in the test."""
+    configs, make = [], Algorithm._make_driver
+    monkeypatch.setattr(Algorithm, "_make_driver", lambda self, config: configs.append(config) or make(self, config))
+    return configs
+
+
+def test_a_mapping_changes_without_a_change_of_modules(run, builds):
+    _, algo = run
+    before = everything(algo, ("p0", "p1"))
+    algo.change_mapping(functools.partial(swapped, modulo=2), policies_to_train=["p1"])
+    assert_equal(everything(algo, ("p0", "p1"))[1], before[1])
+    weights = algo.get_weights()
+    algo.change_mapping(functools.partial(swapped, modulo=2), policies_to_train=["p1"])
+    assert len(builds) == 1, "values in use need no other programs"
+    algo.train()
+    assert algo.driver.module_map.agents_of == {"p0": (1,), "p1": (0,)}
+    assert_equal(algo.get_weights()["p0"], weights["p0"])
+    assert any((algo.get_weights()["p1"][name] != weights["p1"][name]).any() for name in weights["p1"])
+    algo.change_mapping(by_number, policies_to_train=["p0", "p1"])
+    assert {"p0", "p1"} <= set(algo.train()["learners"])
+
+
+def fail(state):
+    raise ZeroDivisionError("broken")
+
+
+def test_a_restored_run_gets_all_added_policies_at_once(builds, tmp_path, monkeypatch):
+    config = config_of(ENVS["device"]).multi_agent(policies_to_train=["p0"])
+    algo = config.build_algo()
+    for name, lr in (("p2", 1e-2), ("p3", 1e-3)):
+        algo.add_module(name, RLModuleSpec.from_module(algo.get_module("p0")), config_overrides={"lr": lr})
+    path = algo.save_to_path(tmp_path / "checkpoint")
+    fresh = config_of(ENVS["device"]).multi_agent(policies_to_train=["p0"]).build_algo()
+    builds.clear()
+    with monkeypatch.context() as broken:
+        broken.setattr(fresh.metrics, "set_state", fail)
+        with pytest.raises(ZeroDivisionError):
+            fresh.restore_from_path(path)
+    assert set(fresh.config.policies) == {"p0", "p1"} == set(fresh.get_weights()) and len(builds) == 2
+    fresh.restore_from_path(path)
+    assert_equal(fresh.get_weights(), algo.get_weights())
+    assert [fresh.config.get_config_for_module(name).lr for name in ("p2", "p3")] == [1e-2, 1e-3]
+    fresh.stop()
+    algo.stop()
 
 
 def test_an_asynchronous_algorithm_goes_on_with_other_modules():

@@ -25,6 +25,7 @@ from jaxrl_stack.checkpoints.checksums import changed_files
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.cli import main
 from jaxrl_stack.cli.rewind import resolve_iterations
+from jaxrl_stack.examples.envs.multi_agent import RockPaperScissors
 from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.rewind.replay import Replay, rewind
 from jaxrl_stack.rewind.verification import diff, verify
@@ -258,6 +259,30 @@ def test_a_call_within_a_call_is_one_command(tmp_path):
     assert (first.call, first.iteration, first.iteration_after, first.reason) == ("set_state", 3, 5, None)
     np.testing.assert_array_equal(first.check_arrays()["state/x"], np.arange(3.0))
     assert second.reason is not None and "a lambda" in second.reason
+
+
+def p0_first(agent_id, episode=None, **kwargs):
+    return "p0" if agent_id == "player1" else "p1"
+
+
+def p1_first(agent_id, episode=None, **kwargs):
+    return "p1" if agent_id == "player1" else "p0"
+
+
+def test_a_change_of_the_mapping_is_repeated(tmp_path):
+    config = programs.ppo(RockPaperScissors).multi_agent(
+        policies={"p0", "p1"}, policy_mapping_fn=p0_first, policies_to_train=["p0"]
+    )
+    algo = config.reporting(results_dir=tmp_path / "run").build_algo()
+    algo.train()
+    algo.save_to_path(tmp_path / "run" / "checkpoint_000001")
+    algo.change_mapping(p1_first, policies_to_train=["p1"])
+    algo.train()
+    again = Run.read(tmp_path / "run").at(2, allow=[p0_first, p1_first, RockPaperScissors])
+    assert again.driver.module_map.agents_of == {"p0": ("player2",), "p1": ("player1",)}
+    assert differences(algo.get_state(), again.get_state()) == []
+    again.stop()
+    algo.stop()
 
 
 def timeline_of(

@@ -399,7 +399,9 @@ class JoinedLearners:
         self.config = config
 
     def change_modules(self, change: operator.methodcaller) -> MultiRLModuleSpec:
-        """Calls `Learner.add_module` or `remove_module` on all learners; returns the new spec of all their modules."""
+        """Calls a method of all learners that changes their modules, such as `Learner.add_module`; returns the new spec
+        of all modules.
+        """
         specs = self._with_restart(lambda: self._gather([a.apply.remote(change, {}) for a in self._actors]))
         self._module_changes.append(change)
         self._take_snapshot()

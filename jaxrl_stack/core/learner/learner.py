@@ -1755,6 +1755,48 @@ class Learner(Checkpointable):
         overrides = {mid: own for mid, own in self._module_overrides.items() if mid != module_id}
         return self._regroup(modules, overrides, new_should_module_be_updated)
 
+    def change_modules(
+        self,
+        *,
+        added: Mapping[ModuleID, RLModuleSpec] | None = None,
+        removed: Collection[ModuleID] = (),
+        config_overrides: Mapping[ModuleID, dict[str, Any]] | None = None,
+        new_should_module_be_updated: Any = None,
+    ) -> MultiRLModuleSpec:
+        """Calls `add_module` and `remove_module` for several modules. If an error occurs, the learner stays unchanged.
+
+        Args:
+            added: Specs of the new modules, by id.
+            removed: Ids of modules to remove.
+            config_overrides: Settings of new modules, by id.
+            new_should_module_be_updated: New value of `policies_to_train`; None keeps it.
+
+        Returns:
+            The spec of the MultiRLModule after all changes.
+        """
+        trained = {"new_should_module_be_updated": new_should_module_be_updated}
+        with self._unchanged_on_failure():
+            for module_id, spec in (added or {}).items():
+                own = (config_overrides or {}).get(module_id)
+                self.add_module(module_id=module_id, module_spec=spec, config_overrides=own, **trained)
+            for module_id in removed:
+                self.remove_module(module_id, **trained)
+            if not added and not removed:
+                modules = dict(self._synced_module().items())
+                self._regroup(modules, self._module_overrides, new_should_module_be_updated)
+        return MultiRLModuleSpec.from_module(self.template)
+
+    @contextlib.contextmanager
+    def _unchanged_on_failure(self) -> Iterator[None]:
+        """Context manager that restores the modules and the state if the ``with`` block raises an error."""
+        before, modules_before = dict(vars(self)), dict(self.template.items())
+        try:
+            yield
+        except BaseException:
+            _set_modules(self.template, modules_before)
+            vars(self).update(before)
+            raise
+
     def _regroup(
         self, modules: dict[ModuleID, RLModule], overrides: dict[ModuleID, dict[str, Any]], should_update: Any
     ) -> MultiRLModuleSpec:
@@ -1762,8 +1804,7 @@ class Learner(Checkpointable):
         learner stays unchanged.
         """
         old = jax.device_get(host_view(self.state))
-        before, modules_before = dict(vars(self)), dict(self.template.items())
-        try:
+        with self._unchanged_on_failure():
             _set_modules(self.template, modules)
             self._module_overrides = overrides
             if should_update is not None:
@@ -1782,10 +1823,6 @@ class Learner(Checkpointable):
                 connector=kept_where_it_fits(old.connector, fresh.connector),
             )
             self.place(state)
-        except BaseException:
-            _set_modules(self.template, modules_before)
-            vars(self).update(before)
-            raise
         self._has_changed_modules = True
         return MultiRLModuleSpec.from_module(self.template)
 

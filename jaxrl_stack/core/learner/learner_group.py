@@ -417,6 +417,10 @@ class LearnerGroup(Checkpointable):
         """Removes a module from all learners, see `Learner.remove_module`."""
         return self._change_modules("remove_module", module_id, **more)
 
+    def change_modules(self, **changes: Any) -> MultiRLModuleSpec:
+        """Adds and removes several modules of all learners, see `Learner.change_modules`."""
+        return self._change_modules("change_modules", **changes)
+
     def _change_modules(self, method: str, *args: Any, **kwargs: Any) -> MultiRLModuleSpec:
         change = operator.methodcaller(method, *args, **kwargs)
         return change(self._local) if self._actors is None else self._actors.change_modules(change)

@@ -45,7 +45,7 @@ class SelfPlayCallback(RLlibCallback):
         copies = [re.fullmatch(r"main_v(\d+)", name) for name in algorithm.config.policies]
         self.current_opponent = max((int(copy[1]) for copy in copies if copy), default=0)
         if self.current_opponent:
-            use_mapping(algorithm, functools.partial(seat, num_copies=self.current_opponent))
+            algorithm.change_mapping(functools.partial(seat, num_copies=self.current_opponent))
 
     def on_episode_end(self, *, episode: Any, metrics_logger: MetricsLogger, **kwargs: Any) -> None:
         """Logs in the metrics whether the policy "main" has won the episode."""
@@ -83,29 +83,6 @@ def add_copy(
         new_should_module_be_updated=trained,
     )
     algorithm.set_weights({name: algorithm.get_weights([policy])[policy]})
-
-
-def use_mapping(algorithm: Algorithm, mapping: functools.partial[str], trained: Sequence[str] | None = None) -> None:
-    """Sets an algorithm's policy mapping function and list of trained policies; the policies stay the same.
-
-    Args:
-        algorithm: The algorithm. It has the policy "main".
-        mapping: New ``policy_mapping_fn``, a partial function.
-        trained: New ``policies_to_train``; None keeps it.
-    """
-    config, own = algorithm.config, algorithm.config.policy_mapping_fn
-    is_same = isinstance(own, functools.partial) and (own.func, own.keywords) == (mapping.func, mapping.keywords)
-    to_train: Any = config.policies_to_train
-    if is_same and (trained is None or set(to_train) == set(trained)):
-        return
-    # Mappings change together with modules: this one leaves again.
-    algorithm.add_module(
-        "remapped",
-        RLModuleSpec.from_module(algorithm.get_module("main")),
-        new_agent_to_module_mapping_fn=mapping,
-        new_should_module_be_updated=trained,
-    )
-    algorithm.remove_module("remapped")
 
 
 def seat(agent_id: int, episode: Any, *, num_copies: int, **kwargs: Any) -> str:

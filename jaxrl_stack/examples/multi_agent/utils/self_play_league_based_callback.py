@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
-from jaxrl_stack.examples.multi_agent.utils.self_play_callback import WINDOW, add_copy, use_mapping
+from jaxrl_stack.examples.multi_agent.utils.self_play_callback import WINDOW, add_copy
 from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
             *(name for name in copies if _is_trained(name, algorithm.config.root_seed)),
         }
         self.non_trainable_policies = (self.main_policies | exploiters) - self.trainable_policies
-        use_mapping(algorithm, self._mapping(), sorted(self.trainable_policies))
+        algorithm.change_mapping(self._mapping(), policies_to_train=sorted(self.trainable_policies))
 
     def on_episode_end(self, *, episode: Any, env_runner: Any, metrics_logger: MetricsLogger, **kwargs: Any) -> None:
         """Logs whether the trained policy has won, in games of one trained policy against a frozen one."""
@@ -117,13 +117,10 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
 
     def _start_exploiters(self, algorithm: Algorithm) -> None:
         """Gives the frozen main policy and the exploiters the weights of "main", and trains the exploiters."""
-        exploiters = sorted(_STARTED_LATER)
-        self.trainable_policies.update(exploiters)
-        # A module that is added again brings the new mapping and the new set of trained modules.
-        algorithm.remove_module(exploiters[1])
-        self._add(algorithm, exploiters[1], "main")
+        self.trainable_policies |= _STARTED_LATER
+        algorithm.change_mapping(self._mapping(), policies_to_train=sorted(self.trainable_policies))
         main = algorithm.get_weights(["main"])["main"]
-        algorithm.set_weights(dict.fromkeys(("main_0", exploiters[0]), main))
+        algorithm.set_weights(dict.fromkeys(("main_0", *_STARTED_LATER), main))
 
     def _add_copy(self, algorithm: Algorithm, policy: str) -> None:
         """Adds a copy of a policy to the league, either trained further or frozen."""
@@ -135,12 +132,6 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
         is_trained = policy not in self.main_policies and _is_trained(name, algorithm.config.root_seed)
         group.add(name)
         (self.trainable_policies if is_trained else self.non_trainable_policies).add(name)
-        self._add(algorithm, name, policy)
-
-    def _add(self, algorithm: Algorithm, name: str, policy: str) -> None:
-        """Adds a copy of a policy to the algorithm; also sets the new policy mapping function and the new list of
-        trained modules.
-        """
         add_copy(algorithm, name, policy, self._mapping(), sorted(self.trainable_policies))
 
     def _mapping(self) -> functools.partial[str]:
