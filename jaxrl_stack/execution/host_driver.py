@@ -181,7 +181,7 @@ class HostDriver(LocalDriver):
             config=config,
             local_env_runner=self.step.needs_env and (not self._num_actors or config.create_local_env_runner),
             placement_group=self.placement.runners,
-            pg_offset=resources.bundle_index(self.config, "env_runner") if self._num_actors else 0,
+            pg_offset=resources.bundle_index(self.config, "env_runner"),
             on_env_runners_recreated=self.on_env_runners_recreated,
         )
         self._on_stop.callback(group.stop)

@@ -77,7 +77,7 @@ class HostEvaluation(Evaluation):
             config=config,
             local_env_runner=not num_actors,
             placement_group=driver.placement.runners,
-            pg_offset=resources.bundle_index(driver.config, "eval_env_runner") if num_actors else 0,
+            pg_offset=resources.bundle_index(driver.config, "eval_env_runner"),
             is_evaluation=True,
             on_env_runners_recreated=driver.on_env_runners_recreated,
         )

@@ -67,7 +67,7 @@ class OfflineEvaluation:
             local_runner=not number,
             spaces=dict(driver.module_spaces),
             placement_group=driver.placement.runners,
-            pg_offset=resources.bundle_index(config, "offline_eval_runner") if number else 0,
+            pg_offset=resources.bundle_index(config, "offline_eval_runner"),
             on_recreated=self._on_recreated,
             runner_kwargs={"learner": learner, "normalization": normalization},
         )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 import math
 import os
@@ -143,7 +144,7 @@ def resource_bundles(config: AlgorithmConfig, *, main_process: bool = True) -> t
     Returns:
         ``(bundles, placement strategy)``: the main process, the env runners, the evaluation's, those that evaluate on
         data, the learners or the aggregators of a local learner.
-        Actors that need nothing have no bundle; see `bundle_index`.
+        Actors that need nothing have no bundle.
     """
     bundles = [bundle_resources(config, role) for role in _processes(config)]
     bundles = [bundle for bundle in bundles if bundle]
@@ -152,24 +153,15 @@ def resource_bundles(config: AlgorithmConfig, *, main_process: bool = True) -> t
     return bundles, config.placement_strategy
 
 
-def bundle_index(config: AlgorithmConfig, role: Role, index: int = 0) -> int:
-    """Index of an actor's resource bundle in the result of ``resource_bundles(config, main_process=False)``.
-
-    Learners come last: learner i of N has the bundle ``number of bundles - N + i``.
+def bundle_index(config: AlgorithmConfig, role: Role) -> int:
+    """Index of the first resource bundle of a kind of actors in ``resource_bundles(config, main_process=False)``[0].
 
     Args:
         config: The algorithm's config; for evaluation runners, too, the config of training.
-        role: Kind of the actor.
-        index: Index among the actors of this kind, from 0.
-
-    Returns:
-        The index; -1 for an actor without a bundle, which Ray places in any bundle.
+        role: Kind of the actors.
     """
-    if not bundle_resources(config, role):
-        return -1
-    processes = _processes(config)
-    before = [other for other in processes[: processes.index(role)] if bundle_resources(config, other)]
-    return len(before) + index
+    before = itertools.takewhile(lambda other: other != role, _processes(config))
+    return sum(bool(bundle_resources(config, other)) for other in before)
 
 
 def _processes(config: AlgorithmConfig) -> list[Role]:
@@ -561,32 +553,24 @@ def remove_placement(placement: Placement) -> None:
             ray.util.remove_placement_group(group)
 
 
-def scheduling_strategy(group: Any, index: int) -> Any:
-    """Ray's option ``scheduling_strategy`` for an actor in a placement group; None without a placement group.
-
-    Args:
-        group: A group of `Placement`, or "SPREAD".
-        index: Bundle of the actor, from `bundle_index`.
-    """
-    if group is None or isinstance(group, str):
-        return group
-    import ray
-
-    is_trial = group == ray.util.get_current_placement_group()
-    return in_bundle(group, index + 1 if is_trial and index >= 0 else index)
-
-
 def scheduling_strategies(group: Any, offset: int, number: int, options: Mapping[str, Any]) -> list[Any]:
     """Ray's option ``scheduling_strategy`` for each of several actors of one role, such as EnvRunners.
 
     Args:
-        group: See `scheduling_strategy`.
-        offset: Bundle of the first actor.
+        group: A group of `Placement`, or "SPREAD", or None.
+        offset: Bundle of the first actor, from `bundle_index`.
         number: Number of actors.
-        options: From `actor_options`; actors that need nothing have no bundle.
+        options: From `actor_options`. Actors that need nothing have no bundle: Ray places them in any bundle.
     """
-    takes_bundle = bool(options["num_cpus"] or options["num_gpus"] or options["resources"])
-    return [scheduling_strategy(group, offset + i if takes_bundle else -1) for i in range(number)]
+    if group is None or isinstance(group, str):
+        return [group] * number
+    if not (options["num_cpus"] or options["num_gpus"] or options["resources"]):
+        return [in_bundle(group, -1)] * number
+    import ray
+
+    # The first bundle of a tuner's trial is the main process.
+    first = offset + (group == ray.util.get_current_placement_group())
+    return [in_bundle(group, first + i) for i in range(number)]
 
 
 def in_last_bundles(group: Any, number: int) -> list[Any]:

@@ -12,7 +12,6 @@ import ray
 from ray._private.node import Node
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
-from jaxrl_stack.core.learner import joined_learners
 from jaxrl_stack.core.learner.joined_learners import JoinedLearners
 from jaxrl_stack.utils import resources
 from jaxrl_stack.utils.actor_backend import RAY
@@ -30,13 +29,11 @@ def test_bundles_are_one_per_process_main_evaluation_and_learners_included():
     assert resources.resource_bundles(config, main_process=False)[0] == bundles[1:]
     indices = {role: resources.bundle_index(config, role) for role in ("env_runner", "eval_env_runner", "learner")}
     assert indices == {"env_runner": 0, "eval_env_runner": 2, "learner": 3}
-    assert resources.bundle_index(config, "learner", 1) == 4
     assert resources.actor_options(config, "env_runner") == {"num_cpus": 0.5, "num_gpus": 0, "resources": {"fast": 1.0}}
     # Actors that need nothing have no bundle. A local learner's devices belong to the main process.
     free = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=2, num_cpus_per_env_runner=0)
     free.learners(num_cpus_per_learner=3, num_gpus_per_learner=1)
     assert resources.resource_bundles(free)[0] == [{"CPU": 3.0, "GPU": 1.0}]
-    assert resources.bundle_index(free, "env_runner") == -1
     # Environments on the device need no runners.
     on_device = PPOConfig().environment("gymnax/CartPole-v1").env_runners(num_env_runners=2)
     assert resources.resource_bundles(on_device)[0] == [{"CPU": 1.0}]
@@ -51,7 +48,6 @@ def test_aggregators_are_in_the_bundles_of_their_learners():
     local = toy_config().learners(num_learners=0, num_aggregator_actors_per_learner=2)
     runner, one = {"CPU": 0.5}, {"CPU": 1.0}
     assert resources.resource_bundles(local)[0] == [one, runner, runner, one, one]
-    assert resources.bundle_index(local, "env_runner", 1) == 1
     assert resources.misfit(local, [{"CPU": 3.0}]) is None
     problem = resources.misfit(local, [{"CPU": 2.0}])
     assert problem is not None and "plus num_aggregator_actors_per_learner=2 comes to 3 CPUs" in problem
@@ -62,7 +58,7 @@ def test_aggregators_are_in_the_bundles_of_their_learners():
     learners = JoinedLearners.__new__(JoinedLearners)
     learners.config, learners.num_learners, learners._placement_group = config, 2, group
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joined_learners, "in_bundle", lambda group, index: index)
+        patch.setattr(resources, "in_bundle", lambda group, index: index)
         assert learners.strategies_of_neighbours(2) == [2, 2, 3, 3]
         group.bundle_specs = [{"CPU": 0.5}, {"CPU": 0.5}, {"GPU": 1.0}, {"GPU": 1.0}]
         assert learners.strategies_of_neighbours(2) == [None] * 4
@@ -271,8 +267,9 @@ def test_in_a_trial_the_actors_go_into_the_trials_bundles(monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     assert resources.create_placement(config) == resources.Placement(trial, trial)
     # After the bundle of the trial's own process; -1 stays "any".
-    assert resources.scheduling_strategy(trial, 1).placement_group_bundle_index == 2
-    assert resources.scheduling_strategy(trial, -1).placement_group_bundle_index == -1
+    for needs, indices in ({"num_cpus": 0.5}, [2, 3]), ({"num_cpus": 0}, [-1, -1]):
+        strategies = resources.scheduling_strategies(trial, 1, 2, {"num_gpus": 0, "resources": {}, **needs})
+        assert [strategy.placement_group_bundle_index for strategy in strategies] == indices
     resources.remove_placement(resources.Placement(trial, trial))  # Not ours to remove.
     # A group with other bundles: Ray finds room in it, or there is none.
     trial.bundle_specs, trial.bundle_count = [{"CPU": 2.0}], 1

@@ -35,9 +35,11 @@ def test_placement_groups_hold_the_actors_or_say_what_is_in_the_way(ray_session)
     assert RAY.is_reserved(group) and not RAY.is_reserved(None) and not RAY.is_reserved("SPREAD")
     free, total = RAY.resources()
     assert total["CPU"] == 8.0 and not any("_group_" in name for name in [*free, *total])
-    strategy = resources.scheduling_strategy(group, resources.bundle_index(config, "env_runner", 1))
-    assert (strategy.placement_group, strategy.placement_group_bundle_index) == (group, 1)
-    assert resources.scheduling_strategy(None, 0) is None
+    options = resources.actor_options(config, "env_runner")
+    first, second = resources.scheduling_strategies(group, resources.bundle_index(config, "env_runner"), 2, options)
+    assert (first.placement_group, first.placement_group_bundle_index) == (group, 0)
+    assert (second.placement_group, second.placement_group_bundle_index) == (group, 1)
+    assert resources.scheduling_strategies(None, 0, 1, options) == [None]
     # An actor lands in its own bundle.
     runners = EnvRunnerGroup(
         False, config=config, num_env_runners=1, placement_group=group, pg_offset=1, env_runner_kwargs={"config": None}

@@ -18,7 +18,7 @@ from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.utils.actor_backend import RAY, Backend, start_actors
 from jaxrl_stack.utils.call_results import RemoteCallResults, ResultOrError
-from jaxrl_stack.utils.resources import actor_options, bundle_resources, in_bundle
+from jaxrl_stack.utils.resources import actor_options, bundle_resources, in_bundle, in_last_bundles
 from jaxrl_stack.utils.waiting import LINE_S, WaitingReport
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class JoinedLearners:
             [arguments] * self.num_learners,
             options=options,
             max_restarts=0,  # A single learner cannot be restarted without the others.
-            strategies=[self._scheduling_strategy(i) for i in range(self.num_learners)],
+            strategies=self._scheduling_strategies(),
             backend=self.backend,
         )
 
@@ -178,25 +178,23 @@ class JoinedLearners:
             number: Actors per learner, of one CPU each.
         """
         group = self._placement_group
-        strategies = [self._scheduling_strategy(i) for i in range(self.num_learners) for _ in range(number)]
+        strategies = [strategy for strategy in self._scheduling_strategies() for _ in range(number)]
         if group is None or not number:
             return strategies
         needed = bundle_resources(self.config, "learner").get("CPU", 0.0)
         has_room = all(bundle.get("CPU", 0.0) >= needed for bundle in group.bundle_specs[-self.num_learners :])
         return strategies if has_room else [None] * len(strategies)
 
-    def _scheduling_strategy(self, index: int) -> Any:
-        if self._placement_group is None:
-            return None
-        if not bundle_resources(self.config, "learner"):
-            return in_bundle(self._placement_group, -1)
-        num_bundles = len(self._placement_group.bundle_specs)
-        if num_bundles < self.num_learners:
+    def _scheduling_strategies(self) -> list[Any]:
+        group = self._placement_group
+        if group is not None and not bundle_resources(self.config, "learner"):
+            return [in_bundle(group, -1)] * self.num_learners
+        if group is not None and (num_bundles := len(group.bundle_specs)) < self.num_learners:
             raise ValueError(
                 f"The placement group has {num_bundles} bundles, fewer than num_learners={self.num_learners}. Create "
                 "it with one bundle per learner, after the bundles of other actors."
             )
-        return in_bundle(self._placement_group, num_bundles - self.num_learners + index)
+        return in_last_bundles(group, self.num_learners)
 
     def _restart(self, lost: _LostLearnersError) -> None:
         """Restarts all learner actors and sets their state to the last snapshot."""
