@@ -38,7 +38,8 @@ def path_of(thing: type | Callable[..., Any]) -> str:
 
 
 def register_class(thing: T) -> T:
-    """Allows checkpoints to refer to your class or function, so that ``from_checkpoint`` loads it without ``allow=``.
+    """Allows checkpoints to refer to your class or function. Functions that load checkpoints, such as
+    ``from_checkpoint``, then need no ``allow=`` for it.
 
     Works as a decorator. Nothing is imported when a checkpoint names it: the object given here is used.
 

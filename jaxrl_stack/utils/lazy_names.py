@@ -13,8 +13,8 @@ def lazy_names(
     modules: Mapping[str, tuple[str, ...]],
     elsewhere: Callable[[str, str, Sequence[str]], Any] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns ``(__getattr__, __dir__)`` for a package. They import a module of the package only when one of its names
-    is used.
+    """Returns ``(__getattr__, __dir__)`` for a package whose names are defined in other modules. A module is imported
+    only when one of its names is used, because imports are slow.
 
     Args:
         package: The package's ``__name__``.

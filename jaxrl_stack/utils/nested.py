@@ -113,7 +113,7 @@ def batch_size(tree: Any) -> int:
 
 
 def cast_lossless(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
-    """Converts `values` to `dtype` if no value changes, except by rounding to a float dtype; else returns None."""
+    """Converts `values` to `dtype` if no value changes, except by rounding to a float or complex dtype; else None."""
     with np.errstate(invalid="ignore", over="ignore"):
         cast = values.astype(dtype)
     rounds = dtype.kind in "fc" and np.can_cast(values.dtype, dtype, "same_kind")

@@ -99,11 +99,10 @@ def shares_of_scopes(folder: pathlib.Path, program: str) -> dict[str, float]:
 
 
 def compiled_text(lowered: Any) -> str:
-    """Compiles a program and returns its text with the current names of `jax.named_scope`. A program from the
-    compilation cache may lack these names.
+    """Compiles a program and returns its text with the current names of `jax.named_scope`.
 
-    A compiler option without effect avoids JAX's cache in this process; a setting of JAX makes its cache on disk
-    distinguish programs by these names.
+    JAX's caches ignore these names, so a cached program may lack them. A compiler option without effect avoids JAX's
+    cache in this process; a setting of JAX makes its cache on disk distinguish programs by these names.
     """
     option = "jax_compilation_cache_include_metadata_in_key"
     before = getattr(jax.config, option)

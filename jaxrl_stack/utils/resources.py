@@ -102,7 +102,8 @@ def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
 
 
 def bundle_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
-    """Ray resources of the bundle for one process and the actors in the same bundle, in the form of `role_resources`.
+    """Ray resources of the bundle for one process, in the form of `role_resources`. They include the actors that share
+    its bundle, and therefore its node.
 
     The aggregators of a learner actor are in the learner's bundle. Those of a local learner have bundles of their own.
 

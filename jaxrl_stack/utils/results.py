@@ -217,8 +217,8 @@ def adds_up(name: str) -> bool:
 
 
 def merge_nested(into: dict[str, Any], new: Mapping[str, Any]) -> None:
-    """Merges the nested dict `new` into `into`, in place; values of `new` take precedence. Dicts are copied, other
-    values are not.
+    """Merges the nested dict `new` into `into`, in place; values of `new` take precedence. Dicts in `new` are copied;
+    its other values are shared, not copied.
     """
     for key, value in new.items():
         if isinstance(value, dict):  # not Mapping: ten times as long to tell, for every number of every result

@@ -1,4 +1,4 @@
-"""Scaling of actions of `Box` spaces: modules see dimensions with finite lower and upper bounds scaled to [-1, 1].
+"""Scaling of actions of `Box` spaces: modules see dimensions with two finite, different bounds scaled to [-1, 1].
 
 Modules act in float32, and environments take the space's dtype. A bound that is no float32 number is rounded for
 modules; `member_maker` gives environments the bound itself.
@@ -20,7 +20,7 @@ from jaxrl_stack.utils.spaces import map_parts
 def scaled_dimensions(box: Box) -> np.ndarray:
     """Mask of the dimensions of a `Box` that modules see scaled to [-1, 1], bool ``[*box.shape]``.
 
-    They have two bounds, which differ. Bounds beyond the range of float32 count as open.
+    They have two finite bounds, which differ. Bounds beyond the range of float32 count as open.
     """
     low, high = float32_bounds(box)
     with np.errstate(over="ignore", invalid="ignore"):

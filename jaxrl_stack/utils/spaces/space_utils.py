@@ -136,7 +136,8 @@ def clip_action(action: Any, action_space: Any) -> Any:
 
 
 def unsquash_action(action: Any, action_space_struct: Any) -> Any:
-    """Maps the `Box` parts of an action from [-1, 1] to their bounds, where both bounds are finite, and clips them.
+    """Maps the `Box` parts of an action from [-1, 1] to their bounds, in dimensions with two finite bounds that differ,
+    and clips the parts to their bounds.
 
     Integer boxes count from their lower bound. Other discrete parts stay as they are.
 
@@ -156,7 +157,7 @@ def unsquash_action(action: Any, action_space_struct: Any) -> Any:
 
 
 def normalize_action(action: Any, action_space_struct: Any) -> Any:
-    """Maps float `Box` parts of an action to [-1, 1] in dimensions where both bounds are finite; reverses
+    """Maps float `Box` parts of an action to [-1, 1] in dimensions with two finite bounds that differ; reverses
     `unsquash_action`.
 
     Integer boxes count from 0.
