@@ -129,9 +129,9 @@ def learn(
 
 
 def _last_checkpoint(algo: Algorithm, reason: str, at_end: bool | None) -> Path | None:
-    """Saves a checkpoint of a run's last iteration: if `at_end` or after Ctrl-C; if `at_end` is None, only in runs that
-    save checkpoints. Returns the path of the last iteration's checkpoint, new or saved earlier; None if the iteration
-    has no checkpoint.
+    """Saves a checkpoint of a run's last iteration: always if `at_end` is True, only after Ctrl-C if it is False, and
+    only in runs that save checkpoints if it is None. Returns the path of the last iteration's checkpoint, new or saved
+    earlier; None if the iteration has no checkpoint.
     """
     stored, directory = algo.stored_checkpoints, algo.output.directory
     is_wanted = stored.frequency is not None if at_end is None else at_end or reason == CTRL_C

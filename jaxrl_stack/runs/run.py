@@ -280,7 +280,7 @@ def _forked_at(run: Run) -> int | None:
 def _short_titles(firsts: Sequence[Run]) -> dict[str, str]:
     """Maps each title, such as "PPO on CartPole-v1", to a short form that is still distinct: the algorithm if all
     environments are equal, the environment if all algorithms are equal, else the title. If several groups of runs all
-    have the same title, its short form is "".
+    have the same title, its short form is ""; the title of a single group stays as it is.
     """
     titles = dict.fromkeys(run.title for run in firsts)
     if len(titles) == 1:

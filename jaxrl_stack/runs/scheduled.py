@@ -230,8 +230,8 @@ def _check_mutations(
         setting = config.setting(name)
         if setting is not None and setting.kind != "traced":
             raise ValueError(
-                f"{shown}: the compiled program contains its value as a constant. Remove {name!r} from "
-                "hyperparam_mutations."
+                f"{shown}: this setting cannot change during training, because it is not an argument of the "
+                f"compiled program. Remove {name!r} from hyperparam_mutations."
             )
         if isinstance(values, list | tuple) and not values:
             raise ValueError(f"{shown}: has no values. List at least one.")

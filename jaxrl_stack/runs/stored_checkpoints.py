@@ -273,8 +273,8 @@ def sparse(iterations: Mapping[int, int]) -> set[int]:
 
 
 def least_needed(iterations: Collection[int], base: int = 0) -> int:
-    """Selects the checkpoint to remove, except the newest: the one whose removal leaves the smallest gap between its
-    neighbours, divided by its age. Returns its iteration.
+    """Selects the checkpoint to remove, never the newest: the one with the smallest ratio of the gap between its
+    neighbours to its age, both in iterations. Returns its iteration.
 
     Args:
         iterations: At least two.

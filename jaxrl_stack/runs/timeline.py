@@ -46,7 +46,11 @@ class StoredCheckpoint:
         return self.metadata.get("num_commands")
 
     def state(self) -> dict[str, Any]:
-        """Reads the training state, and checks its arrays."""
+        """Reads the training state, and checks its arrays.
+
+        Raises:
+            ValueError: If the checkpoint is damaged, or weights are NaN.
+        """
         with opened(self.path) as stored:
             return read_state(stored, is_weights=False)
 
@@ -106,11 +110,13 @@ class BaseTimeline(abc.ABC, Generic[RecordedT]):
     """Iterations, commands (method calls between them) and stored checkpoints of a run or a population.
 
     Attributes:
-        directory: Its folder.
+        directory: Folder of the run or population.
         commands: Commands in their order.
-        iterations: Recorded iterations by number, ascending, since the run began or restored another state.
+        iterations: Recorded iterations by number, ascending, since the start or the last restore. In a run, only a
+            restore of another iteration counts.
         checkpoints: Stored checkpoints of these iterations and of the one before them, by iteration, without those from
-            before that time. The checkpoint that the run restored is one of them.
+            before that restore. If a run restored a checkpoint in its own folder, that checkpoint is
+            included.
         first: Number of the iteration before the recorded ones: 0, or the iteration of a restored state.
         origin: The command that restored the state before the first iteration; None if the run began with new
             parameters.
@@ -141,10 +147,10 @@ class BaseTimeline(abc.ABC, Generic[RecordedT]):
         """
         if iteration not in self.iterations:
             kept = f"iterations {self.first + 1} to {self.last}" if self.iterations else "no iteration"
-            since = "its start or last restore" if self.origin is None else f"{self.origin.call}()"
+            since = "the start or last restore" if self.origin is None else f"{self.origin.call}()"
             raise NotRecomputableError(
-                f"{self.directory}: iteration {iteration} is not recorded; since {since}, it has {kept}. Choose a "
-                f"recorded iteration."
+                f"{self.directory}: iteration {iteration} is not recorded; since {since}, the folder has {kept}. "
+                f"Choose a recorded iteration."
             )
         return self.iterations[iteration]
 

@@ -84,7 +84,7 @@ def test_the_commands_of_the_shell(folder, capsys):
     again.stop()
     assert main(["rewind", str(folder), "--to", "99"]) == 2
     assert (
-        "iteration 99 is not recorded; since its start or last restore, it has iterations 1 to 7."
+        "iteration 99 is not recorded; since the start or last restore, the folder has iterations 1 to 7."
         in capsys.readouterr().err
     )
     member = folder.parent / "seed_1"

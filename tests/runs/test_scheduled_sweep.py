@@ -384,7 +384,8 @@ HOST = programs.run().environment("CartPole-v1")
                 "num_samples": 1,
                 "scheduler": pbt(hyperparam_mutations={"num_epochs": [1, 2]}),
             },
-            "hyperparam_mutations of 'num_epochs': the compiled program contains its value as a constant. Remove",
+            "hyperparam_mutations of 'num_epochs': this setting cannot change during training, because it is not an "
+            "argument of the compiled program. Remove",
         ),
         (
             {
