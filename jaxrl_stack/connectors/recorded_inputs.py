@@ -17,7 +17,8 @@ from jaxrl_stack.connectors.env_to_module import RecordedMeanStdFilter
 from jaxrl_stack.connectors.markers import ENV_TO_MODULE
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.utils.spaces import difference
+from jaxrl_stack.utils.live_inputs import traced_once
+from jaxrl_stack.utils.spaces import difference, shape_dtype_struct
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
@@ -61,8 +62,8 @@ class PipelineInputs:
             observations: Pytree that mirrors `env_space` (leaves ``[N, ...]``).
 
         Raises:
-            ValueError: A connector has a state or works on episodes, so that it cannot convert single observations; or
-                the pipeline's output space differs from `space`.
+            ValueError: A connector has a state, works on episodes or reads previous actions or rewards, so that it
+                cannot convert single observations; or the pipeline's output space differs from `space`.
         """
         self._check_rows_do(observations)
         number = len(jax.tree.leaves(observations)[0])
@@ -93,14 +94,36 @@ class PipelineInputs:
 
         return jax.jit(apply)
 
-    def _check_rows_do(self, observations: Any) -> None:
-        pipeline, names = self.pipeline, [name for name, _ in self._members]
+    @functools.cached_property
+    def _of_several_steps(self) -> list[str]:
+        """Names of connectors that need several steps for each input: host connectors; without these, connectors with
+        a state; without these, connectors whose results depend on the previous action or reward, or on resets.
+        """
         of_episodes = [name for name, own in self._members if own.is_host_connector]
         with_state = [] if of_episodes else [name for name, own in self._members if jax.tree.leaves(own.init(1))]
         if of_episodes or with_state:
+            return of_episodes or with_state
+        blank = self.pipeline.blank_context([DEFAULT_MODULE_ID], 1)
+        earlier = {name: getattr(blank, name) for name in ("prev_actions", "prev_rewards", "reset")}
+        batch: Any = {DEFAULT_MODULE_ID: {Columns.OBS: shape_dtype_struct(self.env_space, (1,))}}
+        readers = []
+        for name, connector in self._members:
+
+            def apply(batch: Any, earlier: dict[str, Any], connector: Any = connector) -> Any:
+                return connector.apply(connector.init(1), batch, ConnectorContext(**earlier))[1]
+
+            traced = traced_once(apply, batch, earlier)
+            batch = traced.out
+            if any(jax.tree.leaves(traced.matters[1])):
+                readers.append(name)
+        return readers
+
+    def _check_rows_do(self, observations: Any) -> None:
+        pipeline, names = self.pipeline, [name for name, _ in self._members]
+        if self._of_several_steps:
             raise ValueError(
                 f"The data has single observations of the environment ({self.env_space}), but the connectors "
-                f"{of_episodes or with_state} need several steps for each input of the module. Record module inputs "
+                f"{self._of_several_steps} need several steps for each input of the module. Record module inputs "
                 "with offline_data(output=...), or remove the connectors."
             )
         if difference(pipeline.observation_space, self.space):

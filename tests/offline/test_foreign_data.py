@@ -15,7 +15,12 @@ import pytest
 from jaxrl_stack.algorithms.bc import BCConfig
 from jaxrl_stack.algorithms.cql import CQLConfig
 from jaxrl_stack.algorithms.dqn import DQNConfig
-from jaxrl_stack.connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter
+from jaxrl_stack.connectors.env_to_module import (
+    FlattenObservations,
+    FrameStacking,
+    MeanStdFilter,
+    PrevActionsPrevRewards,
+)
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.bad_data import BadDataError
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
@@ -105,10 +110,14 @@ def test_connectors_of_the_config_make_the_modules_observations(tmp_path, normal
     )
     taken = steps_of(asked).columns[Columns.OBS]
     assert taken.shape[1] == 2 and (np.abs(taken[:6, 0].mean()) > 2) != normalized
-    stacking = asked.copy().env_runners(env_to_module_connector=lambda env, spaces, device: FrameStacking(num_frames=2))
-    asked = stacking.environment(env_config={"spaces": (BOX, TWO)}).offline_data(normalize_observations=False)
-    with pytest.raises(ValueError, match=r"\['FrameStacking'\] need several steps for each input of the module"):
-        steps_of(config(table(tmp_path, PLAIN)).env_runners(env_to_module_connector=asked._env_to_module_connector))
+
+
+@pytest.mark.parametrize("connector", [FrameStacking(num_frames=2), PrevActionsPrevRewards()])
+def test_connectors_that_need_earlier_steps_do_not_convert_observations(tmp_path, connector):
+    asked = config(table(tmp_path, PLAIN)).env_runners(env_to_module_connector=lambda env, spaces, device: connector)
+    name = type(connector).__name__
+    with pytest.raises(ValueError, match=rf"connectors \['{name}'\] need several steps for each input of the module"):
+        steps_of(asked)
 
 
 @pytest.mark.parametrize("algorithm", [BCConfig, DQNConfig])
