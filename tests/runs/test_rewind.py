@@ -541,11 +541,14 @@ def test_a_fork_of_a_missing_run_is_refused_by_its_path(tmp_path):
     assert remote.checkpoint == "s3://bucket/run@35"
 
 
-def test_each_checkpoint_of_a_command_can_be_an_iteration(trained):
-    stored = next(path for path in sorted(trained.folder.iterdir()) if path.name.startswith("checkpoint_"))
-    arguments = argparse.Namespace(checkpoints=[f"{trained.folder}@{int(stored.name[-6:])}", "random"])
+def test_each_checkpoint_of_a_command_can_be_an_iteration(run, capsys):
+    """A stored one, and one that is recomputed."""
+    arguments = argparse.Namespace(checkpoints=[f"{run.folder}@3", f"{run.folder}@4", "random"])
     resolve_iterations(arguments)
-    assert arguments.checkpoints == [str(stored), "random"]
+    assert arguments.checkpoints == [*(f"{run.folder}/checkpoint_00000{i}" for i in (3, 4)), "random"]
+    with opened(arguments.checkpoints[1]) as stored:
+        assert stored.metadata["training_iteration"] == 4
+    assert f"{run.folder}@4: recomputed 1 iterations" in capsys.readouterr().err
 
 
 def test_another_config_is_refused_by_the_name_of_a_setting(trained):
