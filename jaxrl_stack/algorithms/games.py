@@ -46,7 +46,7 @@ class LoadedPlayer(NamedTuple):
 
     Attributes:
         policy: The player's policy; None for the random player.
-        config: Config of its algorithm; None without an algorithm.
+        config: Config of its algorithm; None if it is unknown.
     """
 
     policy: Policy | None
@@ -73,15 +73,16 @@ def load_player(
         player: Checkpoint of an Algorithm or Policy, ``"RUN@35"``, a `Policy`, an `Algorithm`, `RANDOM`, or a result
             of this function, which is returned.
         config: Config of a checkpoint, with code that the checkpoint does not contain; None for the stored one.
-        module_id: Id of the module in an algorithm's checkpoint; None for the only trained one.
-        allow: Your classes and functions that a checkpoint may name, besides those of `config`.
+        module_id: Id of the module in a checkpoint; None for the only trained one.
+        allow: Your classes and functions that a checkpoint may name, besides those of `config`, and environments
+            "module:Class".
         choice: Code that chooses a module of a checkpoint, for errors; ``{}`` is replaced by its id.
 
     Raises:
         TypeError: If it is none of these.
         FileNotFoundError: If there is no checkpoint.
-        ValueError: If a checkpoint is damaged or needs code that is in neither `config` nor `allow`, or if several
-            modules are trained.
+        ValueError: If a checkpoint is damaged, lacks the module or needs code that is in neither `config` nor `allow`,
+            or if several modules are trained.
     """
     if isinstance(player, LoadedPlayer):
         return player
@@ -98,7 +99,13 @@ def load_player(
     path = recomputed_iteration(player, config=config, allow=allow)
     code = [*allow, *([] if config is None else code_named_by(config, config.algo_class))]
     if is_policy(path):
-        return LoadedPlayer(Policy.from_checkpoint(path, allow=code), None)
+        policy = Policy.from_checkpoint(path, allow=code)
+        if module_id not in (None, policy.module_id):
+            raise ValueError(
+                f"{name} has the module {policy.module_id!r}, not {module_id!r}. Choose it: "
+                f"{choice.format(policy.module_id)}."
+            )
+        return LoadedPlayer(policy, config)
     with opened(path) as stored:
         if config is None:
             config, _ = stored_config(stored, ClassLoader((), named=allow, written_here=stored.code_written_here()), {})
@@ -147,12 +154,13 @@ def game_config(
     Args:
         env: The environment; None for that of the first algorithm.
         env_config: Its settings. None takes the settings of the first algorithm that has the same environment, if any.
-        configs: Configs of the players' algorithms; None for players without an algorithm.
+        configs: Configs of the players' algorithms; None for unknown ones. Configs without an environment are ignored.
 
     Returns:
         The config; None if nothing names an environment.
     """
-    config = next((own for own in configs if own is not None and (env is None or is_same_env(own.env, env))), None)
+    known = (own for own in configs if own is not None and own.env is not None)
+    config = next((own for own in known if env is None or is_same_env(own.env, env)), None)
     if config is None:
         return None if env is None else AlgorithmConfig().environment(env, env_config=dict(env_config or {}))
     if env_config is not None:

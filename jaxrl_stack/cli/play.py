@@ -45,9 +45,7 @@ def run(arguments: argparse.Namespace, ask: Callable[[str], str] = input) -> int
     where = f"CHECKPOINT {arguments.checkpoint}"
     game = game_config(arguments.env, None, [config])
     if game is None:
-        raise CliError(
-            f"{where}: the checkpoint of a policy does not name its game. Add it: --env pgx_multi/connect_four."
-        )
+        raise CliError(f"{where}: the checkpoint does not name its game. Add it: --env pgx_multi/connect_four.")
     if not isinstance(policy.action_space, Discrete):
         raise CliError(
             f"{where}: its actions are {policy.action_space}, and a person can choose only Discrete actions. Name a "

@@ -16,7 +16,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CliError: If a checkpoint or an option is invalid.
     """
-    from jaxrl_stack.algorithms.games import RANDOM, LoadedPlayer, Player
+    from jaxrl_stack.algorithms.games import RANDOM, LoadedPlayer, Player, game_config
     from jaxrl_stack.algorithms.tournament import names_of_paths, run_tournament
     from jaxrl_stack.runs.figures import checked_figure_path
 
@@ -29,10 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     players: dict[str, Player] = {
         name: RANDOM if path == RANDOM else load_checkpoint_player(path, arguments) for name, path in paths.items()
     }
-    if arguments.env is None and not any(isinstance(own, LoadedPlayer) and own.config for own in players.values()):
-        raise CliError(
-            "The game is unknown, because checkpoints of policies do not name it. Add it: --env pgx_multi/connect_four."
-        )
+    configs = [own.config for own in players.values() if isinstance(own, LoadedPlayer)]
+    if game_config(arguments.env, None, configs) is None:
+        raise CliError("No checkpoint names the game. Add it: --env pgx_multi/connect_four.")
     with wrong_input():
         results = run_tournament(
             players, arguments.env, games=arguments.games, seed=arguments.seed, explore=arguments.explore

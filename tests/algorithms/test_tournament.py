@@ -88,8 +88,11 @@ def test_a_game_keeps_the_settings_of_its_algorithm():
 def test_a_policys_checkpoint_is_loaded_with_the_code_of_the_config(player, tmp_path, monkeypatch):
     path, allowed = player[0].save_to_path(str(tmp_path / "policy")), []
     monkeypatch.setattr(Policy, "from_checkpoint", lambda path, allow: allowed.extend(allow) or player[0])
-    assert load_player("p", path, config=programs.ppo(Recalls)) == (player[0], None)
+    config = programs.ppo(Recalls)
+    assert load_player("p", path, config=config, module_id="main") == (player[0], config)
     assert Recalls in allowed
+    with pytest.raises(ValueError, match="p has the module 'main', not 'other'. Choose it: --module main"):
+        load_player("p", path, module_id="other", choice="--module {}")
 
 
 def test_waiting_rows_keep_their_state(player):
