@@ -28,6 +28,7 @@ from jaxrl_stack.core.default_observations import sample_valid
 from jaxrl_stack.env.jax_env import JaxStep
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.env.preprocessed_jax_env import PreprocessedJaxEnv, with_preprocessors
+from jaxrl_stack.env.registry import env_class
 from jaxrl_stack.env.self_play_env import HERO, SelfPlayEnv
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.policy.policy import Policy
@@ -108,7 +109,8 @@ def load_player(
         return LoadedPlayer(policy, config)
     with opened(path) as stored:
         if config is None:
-            config, _ = stored_config(stored, ClassLoader((), named=allow, written_here=stored.code_written_here()), {})
+            loader = ClassLoader(allow, written_here=stored.code_written_here())
+            config, _ = stored_config(stored, loader, {})
         modules = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER).part(COMPONENT_RL_MODULE)
         if module_id is None:
             module_id = _trained_module(name, modules.parts, config, choice)
@@ -170,16 +172,27 @@ def game_config(
 
 
 def is_same_env(env: Any, other: Any) -> bool:
-    """Whether two values of the setting `env` name the same environment. An environment class and its import path
-    ``"module:Class"`` are the same.
+    """Whether two values of the setting `env` name the same environment. An environment class, its import path
+    ``"module:Class"`` and a name with which the class was registered are the same.
     """
 
     def named(own: Any) -> Any:
+        found = env_class(own)
         with contextlib.suppress(ValueError):  # a class that is defined inside a function
-            return path_of(own) if isinstance(own, type) else own
-        return own
+            return own if found is None else path_of(found)
+        return found
 
-    return same(named(env), named(other))
+    return same(env, other) or same(named(env), named(other))
+
+
+def code_of_env(env: Any) -> list[Any]:
+    """Returns the code that checkpoints may name because the user passes an environment: "module:Class" and its class.
+
+    Args:
+        env: Value of ``config.environment(env)``; None for no environment.
+    """
+    names = [env] if isinstance(env, str) else []
+    return [*names, *code_named_by(env, env_class(env), type(env) if isinstance(env, MultiAgentJaxEnv) else None)]
 
 
 class GameStep(NamedTuple):

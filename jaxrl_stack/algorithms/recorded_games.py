@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.algorithms.games import GameTable, Player, load_player, policy_of
+from jaxrl_stack.algorithms.games import GameTable, Player, code_of_env, load_player, policy_of
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.checkpoints.plain_data import code_named_by
 from jaxrl_stack.env.watching import Seen, copied_entry, frames_and_note
@@ -117,7 +117,8 @@ def _rival(called: str, algorithm: Algorithm, against: Player) -> Policy | None:
     if league is not None and isinstance(against, str) and against in snapshots:
         return league[against]
     try:
-        return load_player(f"{called}: the rival", against, allow=code_named_by(algorithm.config)).policy
+        code = [*code_named_by(algorithm.config), *code_of_env(algorithm.config.env)]
+        return load_player(f"{called}: the rival", against, allow=code).policy
     except FileNotFoundError as error:
         known = f", or one of the snapshots {snapshots}" if snapshots else ""
         raise ValueError(

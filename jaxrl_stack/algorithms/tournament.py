@@ -10,9 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_stack.algorithms.games import RANDOM, GameTable, Player, game_config, load_player
-from jaxrl_stack.checkpoints.plain_data import code_named_by
-from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
+from jaxrl_stack.algorithms.games import RANDOM, GameTable, Player, code_of_env, game_config, load_player
 from jaxrl_stack.runs.ratings import GameResults
 from jaxrl_stack.utils.streams import Stream, named, stream_key
 
@@ -72,13 +70,12 @@ def run_tournament(
         raise ValueError(f"{_WHERE}(games={games!r}): must be an even number, half for each seat: games=200.")
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise ValueError(f"{_WHERE}(max_steps={max_steps!r}): must be a positive integer.")
-    code = code_named_by(env, type(env) if isinstance(env, MultiAgentJaxEnv) else None)
+    code = code_of_env(env)
     loaded = {name: load_player(_called(name), player, allow=code) for name, player in players.items()}
     config = game_config(env, env_config, [player.config for player in loaded.values()])
     if config is None:
         raise ValueError(
-            f"{_WHERE}(env=None): no player is an algorithm, whose config would name the environment. Pass "
-            "env='pgx_multi/connect_four'."
+            f"{_WHERE}(env=None): no player is an algorithm with an environment. Pass env='pgx_multi/connect_four'."
         )
     table = GameTable.of(_WHERE, config, games, max_steps=max_steps, explore=explore, num_agents=2)
     policies = {name: player.policy for name, player in loaded.items()}

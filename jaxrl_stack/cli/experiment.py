@@ -231,6 +231,7 @@ def config_of_checkpoint(option: str, path: pathlib.Path, env: str | None = None
     Raises:
         CliError: If there is no checkpoint, or it does not contain all settings.
     """
+    from jaxrl_stack.algorithms.games import code_of_env
     from jaxrl_stack.algorithms.stored_run import stored_config
     from jaxrl_stack.checkpoints.checkpointable import opened
     from jaxrl_stack.utils.class_paths import ClassLoader
@@ -238,7 +239,7 @@ def config_of_checkpoint(option: str, path: pathlib.Path, env: str | None = None
     by_file = "name the Python file that defines the run's `config`: --config-file PATH"
     try:
         with opened(path) as stored:
-            config, missing = stored_config(stored, ClassLoader(() if env is None else env), {})
+            config, missing = stored_config(stored, ClassLoader(code_of_env(env)), {})
     except (OSError, ValueError) as error:
         raise CliError(
             f"{option}: {error} Pass the path that `jaxrl train` printed. If the environment is your own, add --env "

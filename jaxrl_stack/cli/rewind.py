@@ -44,12 +44,14 @@ def code_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the user's code that repeating a run needs, from ``--config-file`` and ``--env``: the arguments
     ``config`` and ``allow`` of `Run.at`.
     """
+    from jaxrl_stack.algorithms.games import code_of_env
+
     file, env = getattr(arguments, "config_file", None), getattr(arguments, "env", None)
     config = None
     # A JSON file has no code.
     if file is not None and file.endswith(".py"):
         config = python_experiment(pathlib.Path(file))[0]
-    return {"config": config, "allow": () if env is None else (env,)}
+    return {"config": config, "allow": code_of_env(env)}
 
 
 def _run_or_population(path: str) -> Run | pathlib.Path:

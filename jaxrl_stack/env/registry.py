@@ -99,6 +99,25 @@ def get_env_creator(name: str) -> EnvCreator | None:
     return _creators.get(name) or _creator_from_ray(name)
 
 
+def env_class(env: Any) -> type | None:
+    """Finds the class that a value of ``config.environment(env)`` names, without creating an environment.
+
+    Args:
+        env: A class, "module:Class", or a name that was registered with a class.
+
+    Returns:
+        The class; None for other environments, and if the module does not import.
+    """
+    if isinstance(env, str):
+        creator, (module_name, _, attribute) = get_env_creator(env), env.partition(":")
+        if creator is not None:
+            env = creator
+        elif module_name and attribute:
+            with contextlib.suppress(ImportError):
+                env = getattr(importlib.import_module(module_name), attribute, None)
+    return env if isinstance(env, type) else None
+
+
 @dataclasses.dataclass(frozen=True)
 class ResolvedEnv:
     """Environment that a config's ``env`` setting names: its kind, and functions that create copies.

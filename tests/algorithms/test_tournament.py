@@ -1,6 +1,7 @@
 """Games between policies: seats, waiting players, repetition, errors, and both commands."""
 
 import argparse
+from pathlib import Path
 
 import gymnasium as gym
 import jax
@@ -12,9 +13,12 @@ from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.games import GameTable, LoadedPlayer, game_config, load_player
 from jaxrl_stack.algorithms.tournament import names_of_paths, run_tournament
 from jaxrl_stack.cli import play as command
+from jaxrl_stack.cli.common import CliError
+from jaxrl_stack.cli.experiment import config_of_checkpoint
 from jaxrl_stack.cli.play import _play_alone, board_text
 from jaxrl_stack.cli.play import run as play
 from jaxrl_stack.connectors.env_to_module import PrevActionsPrevRewards
+from jaxrl_stack.env import registry
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.env.self_play_env import SelfPlayEnv
 from jaxrl_stack.examples.envs.multi_agent import RockPaperScissors
@@ -74,15 +78,21 @@ def test_a_game_without_end_is_a_draw(player):
     assert GameTable(env, 4, max_steps=3, explore=True).play(None, None, jax.random.key(0)) == (0, 0)
 
 
-def test_a_game_keeps_the_settings_of_its_algorithm():
+def test_a_game_keeps_the_settings_of_its_algorithm(monkeypatch):
     """A name of the same class keeps them; another environment has none."""
-    config = programs.ppo(RockPaperScissors).environment(env_config={"rounds": 3})
+    monkeypatch.setattr(registry, "_creators", {})
+    registry.register_env("rps", RockPaperScissors)
     name = f"{RockPaperScissors.__module__}:{RockPaperScissors.__name__}"
-    for env in (None, RockPaperScissors, name):
-        assert game_config(env, None, [None, config]).env_config == {"rounds": 3}
+    imported = f"{__name__}:{RockPaperScissors.__name__}"
+    for env in (RockPaperScissors, name, imported, "rps"):
+        config = programs.ppo(env).environment(env_config={"rounds": 3})
+        for other in (None, RockPaperScissors, name, imported, "rps"):
+            assert game_config(other, None, [None, config]).env_config == {"rounds": 3}, (env, other)
     assert game_config(GAME, None, [config]).env_config == {}
     assert game_config(name, {"sets": 5}, [config]).env_config == {"sets": 5}
     assert config.env_config == {"rounds": 3} and game_config(None, None, [None]) is None
+    assert game_config(None, None, [programs.ppo(None), config]).env == "rps"
+    assert game_config(None, None, [programs.ppo(None)]) is None, "a run on data names no game"
 
 
 def test_a_policys_checkpoint_is_loaded_with_the_code_of_the_config(player, tmp_path, monkeypatch):
@@ -238,6 +248,15 @@ class Recalls(gym.Env):
 
     def render(self):
         return f"step {self.steps}"
+
+
+def test_the_class_of_an_environment_is_allowed_by_its_name(tmp_path):
+    algo = programs.ppo(Recalls).build_algo()
+    path = Path(algo.save_to_path(str(tmp_path / "checkpoint")))
+    algo.stop()
+    with pytest.raises(CliError, match="add --env module:Class"):
+        config_of_checkpoint("CHECKPOINT", path)
+    assert config_of_checkpoint("CHECKPOINT", path, f"{Recalls.__module__}:{Recalls.__name__}").env is Recalls
 
 
 def test_a_policy_with_advice_sees_the_actions_of_the_person(monkeypatch, capsys):

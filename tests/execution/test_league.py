@@ -308,14 +308,15 @@ def test_recorded_games_check_the_environment_unless_checks_are_disabled():
     GameTable.of("record()", config_of(Wrong).environment(disable_env_checking=True), 1, explore=True)
 
 
-def test_a_checkpoint_with_an_environment_of_yours_is_a_rival(tmp_path, monkeypatch):
-    """In another process than its own: the algorithm, or the tournament, is given the class."""
-    algo = config_of(Mine, training=PPO_SIZES).build_algo()
+@pytest.mark.parametrize("env", [Mine, f"{Mine.__module__}:Mine"], ids=["class", "name"])
+def test_a_checkpoint_with_an_environment_of_yours_is_a_rival(tmp_path, monkeypatch, env):
+    """In another process than its own: the algorithm, or the tournament, is given the class or its name."""
+    algo = config_of(env, training=PPO_SIZES).build_algo()
     path = algo.save_to_path(tmp_path / "checkpoint")
     monkeypatch.setattr(Stored, "code_written_here", lambda self: {})
     with pytest.raises(ValueError, match="Mine"):
         run_tournament({"a": path, "r": "random"}, games=2)
-    assert run_tournament({"a": path, "r": "random"}, Mine, games=2).num_games[0, 1] == 2
+    assert run_tournament({"a": path, "r": "random"}, env, games=2).num_games[0, 1] == 2
     assert "rival: checkpoint" in algo.record(tmp_path / "a.gif", against=path).note
     algo.stop()
 
