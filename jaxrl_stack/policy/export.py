@@ -329,7 +329,8 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedPolicy:
         _check_arguments(program, weights, state, [leaf["is_batched"] for leaf in about["state"]])
         return ExportedPolicy(program, about, weights, state)
     except Exception as error:  # whatever a damaged file makes the readers of three formats raise
-        raise ValueError(f"The exported policy at {folder} is damaged: {error}. Export the policy again.") from error
+        reason = str(error).removesuffix(".")
+        raise ValueError(f"The exported policy at {folder} is damaged: {reason}. Export the policy again.") from error
 
 
 def _checksum(content: bytes) -> str:

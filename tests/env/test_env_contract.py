@@ -555,9 +555,9 @@ def test_choices_beyond_int32_are_refused_when_the_space_is_looked_at(space):
 
 
 def test_served_observations_are_in_their_space():
-    with pytest.raises(ValueError, match="has the value 300, which uint8"):
+    with pytest.raises(ValueError, match="has the value 300, which does not fit the dtype uint8"):
         checked_observations(BYTES, [300, 0], 0)
-    with pytest.raises(ValueError, match=f"has the value {BIG}, which int32"):
+    with pytest.raises(ValueError, match=f"has the value {BIG}, which does not fit the dtype int32"):
         checked_observations(LONG, np.array([[BIG, 0]]), 1)
     with pytest.raises(ValueError, match=r"has the value 3, outside of Discrete\(3\)"):
         checked_observations(Discrete(3), np.array([1, 3]), 1)
