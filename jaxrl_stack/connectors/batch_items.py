@@ -1,5 +1,5 @@
-"""Batch of host connectors (connectors that run RLlib's ``__call__``): lists of items per episode,
-``batch[column][(episode id,)] = [item, ...]``.
+"""Functions that read and fill batches of the form that host connectors (connectors that override RLlib's ``__call__``)
+use: ``batch[column][(episode id,)] = [item, ...]``, a list of items per episode.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def add_batch_item(
     items = batch.setdefault(column, {} if has_episode else [])
     if isinstance(items, dict) != has_episode:
         raise ValueError(
-            f"Column {column!r} was filled {'without' if has_episode else 'with'} single_agent_episode before. Pass "
-            "single_agent_episode in all calls of add_batch_item() for this column, or in none."
+            f"Column {column!r} was filled {'without' if has_episode else 'with'} single_agent_episode before: pass "
+            "this argument in all calls of add_batch_item() for the column, or in none."
         )
     if single_agent_episode is None:
         items.append(item_to_add)
@@ -218,7 +218,8 @@ def is_by_episode(column_data: Any) -> bool:
 
 
 def stack_items(items: Sequence[Any], name: str) -> Any:
-    """Stacks items to one pytree of arrays ``[n, ...]``; each row of a BatchedNdArray is one item.
+    """Stacks items to one pytree of arrays ``[n, ...]``. A BatchedNdArray already holds several items: each of its rows
+    counts as one item.
 
     Args:
         items: Equal pytrees, at least one.
@@ -232,7 +233,9 @@ def stack_items(items: Sequence[Any], name: str) -> Any:
         rows = [np.asarray(leaf) if isinstance(leaf, BatchedNdArray) else np.asarray(leaf)[None] for leaf in leaves]
         joined = np.concatenate(rows)
         if joined.dtype.kind not in "biufc":
-            raise ValueError(f"a leaf is {type(leaves[0]).__name__}, not a number or an array of numbers")
+            raise ValueError(
+                f"an item contains a {type(leaves[0]).__name__}, which is not a number or an array of numbers"
+            )
         return joined
 
     try:

@@ -44,8 +44,8 @@ def check_connectors(pipeline: ConnectorPipelineV2) -> None:
 
 
 def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """Traces an env-to-module pipeline without host connectors (which override ``__call__``) on observations of its
-    input space, and checks the result.
+    """Traces an env-to-module pipeline on observations of its input space, and checks the resulting batch. The pipeline
+    must not contain host connectors (which override ``__call__``).
 
     A pipeline with a connector that asks for the module is not traced: there is none yet.
 

@@ -96,12 +96,14 @@ class ConnectorPipelineV2(PureConnector):
 
     @property
     def connectors(self) -> list[ConnectorV2]:
-        """Connectors in order, as a new list; to change the pipeline, use ``append``, ``remove``, …."""
+        """Connectors in the order in which they run. Each access returns a new list; ``append``, ``remove`` and similar
+        methods change the pipeline.
+        """
         return [connector for _, connector in self._members]
 
     @property
     def names(self) -> list[str]:
-        """Names of the connectors, in order."""
+        """Names of the connectors, in the order in which they run."""
         return [name for name, _ in self._members]
 
     def __len__(self) -> int:
@@ -295,8 +297,9 @@ class ConnectorPipelineV2(PureConnector):
                 yield name, connector
 
     def pure_part(self) -> PurePipeline:
-        """Compiled part of the pipeline, as a `PurePipeline`: the current connectors after the host connectors (which
-        override ``__call__``), with the same names.
+        """Returns the compiled part of the pipeline as a `PurePipeline`: the current connectors that override
+        ``apply``, with their names in this pipeline. The host connectors before them (which override ``__call__``) are
+        left out.
 
         It shares the states of this pipeline: ``pipeline.state = state`` shows in `get_state`. Its input spaces are the
         output spaces of the host connectors.
@@ -433,8 +436,8 @@ class ConnectorPipelineV2(PureConnector):
         return self._handed_over(columns, rl_module, [] if batch else list(episodes or ()))
 
     def _given(self, batch: Any) -> Any:
-        """Prepares the batch that `__call__` received for the connectors; returns it unchanged by default. Subclasses
-        override it.
+        """Converts the argument `batch` of `__call__` to the form that the connectors take; returns it unchanged by
+        default. Subclasses override this method.
         """
         return batch
 
@@ -474,8 +477,8 @@ class ConnectorPipelineV2(PureConnector):
 
     @property
     def state(self) -> dict[str, Any]:
-        """Copies of the states of the pure connectors (which override ``apply``) in host memory, ``{name: state}``;
-        nested for pipelines inside.
+        """Copies of the states of the pure connectors (which override ``apply``) in host memory, ``{name: state}``. The
+        state of a nested pipeline is a dict of the same form.
         """
         self._chain_spaces()
         return {name: connector.state for name, connector in self._members if not connector.is_host_connector}

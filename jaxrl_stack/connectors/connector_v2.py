@@ -94,8 +94,8 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @classmethod
     def _form(cls) -> type[ConnectorV2] | None:
-        """Selects the base class (`PureConnector` or `HostConnector`) for a new subclass, from the method that it
-        overrides; None if no base class must be added.
+        """Returns the base class to add to a new subclass: `PureConnector` if it overrides ``apply``, else
+        `HostConnector` if it overrides ``__call__``. Returns None if it needs no additional base class.
         """
         for base in cls.__mro__:
             names = vars(base)
@@ -145,7 +145,7 @@ class ConnectorV2(Checkpointable, Constructible):
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def acts_for(self, agents: Collection[Any] | None, known: Collection[Any]) -> bool:
-        """Whether a module's env-to-module pipeline contains this connector, given the module's agents.
+        """Whether a module's env-to-module pipeline contains this connector, given the agents of the module.
 
         Args:
             agents: Agents that the module acts for; None if the environment has one agent.
@@ -291,7 +291,8 @@ class ConnectorV2(Checkpointable, Constructible):
 
     def earlier_frames(self, state: Any) -> Any:
         """Returns the frames before the next observation from the state of a frame-stacking connector, concatenated:
-        ``[B, ..., (n - 1) * C]`` with ``n = num_stacked_frames > 1``; only for pipelines of one module.
+        ``[B, ..., (n - 1) * C]``, for n = `num_stacked_frames` > 1 frames with C channels each. Works only in pipelines
+        of one module.
         """
         raise NotImplementedError
 
@@ -407,16 +408,17 @@ class ConnectorV2(Checkpointable, Constructible):
         return {}
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """Returns a copy of `state` with the merged statistics of `known`, another state of this connector; statistics
-        of observations since the last merge do not change. By default returns `state`.
+        """Returns a copy of `state` in which the merged statistics are those of `known`, another state of this
+        connector. The copy keeps the statistics that `state` has collected since the last merge. By default returns
+        `state`.
 
         Used if runners report at different times; see `ConnectorPipelineV2.merge_states`.
         """
         return state
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns constructor arguments ``(args, kwargs)`` that create an equal connector, with the current input
-        spaces.
+        """Returns the constructor arguments ``(args, kwargs)`` that create an equal connector, including the current
+        input spaces.
         """
         args, kwargs = self._ctor_args_and_kwargs
         spaces = {
@@ -535,7 +537,7 @@ class PureConnector(ConnectorV2):
         return jax.random.fold_in(streams.named(jax.random.key(0), type(self).__name__), self._calls - 1)
 
     def _columns_of(self, episodes: Sequence[Any]) -> dict[str, Any]:
-        """Builds the batch of columns if `__call__` received episodes but no batch; {} by default."""
+        """Builds the batch from `episodes` if `__call__` received no batch; returns {} by default."""
         return {}
 
     def _fields_from_episodes(self, episodes: Sequence[Any], module_ids: Iterable[str]) -> dict[str, Any]:

@@ -86,8 +86,9 @@ class ConnectorContext:
         return Block(dict(columns), layout).mask
 
     def block(self, module_id: str, columns: Mapping[str, Any]) -> Block:
-        """Converts a module's columns in a learner pipeline to a `Block`: columns ``[T, B, ...]`` with a layout (masks,
-        frames, recurrent chunks). The layout is the context's, or else is derived from the columns.
+        """Converts a module's columns in a learner pipeline to a `Block`: columns ``[T, B, ...]`` with a `Layout`
+        (masks, frames, recurrent chunks). If the context has no layout for the module, the layout is derived from the
+        module and the columns.
 
         Args:
             module_id: The module, which is in `module`.
@@ -101,8 +102,8 @@ class ConnectorContext:
 
 
 class StandaloneModule:
-    """Substitute for a `PureModule` (a module as functions of its parameters) outside of compiled code; `bind` returns
-    the modules that the constructor received.
+    """Substitute for a `PureModule` (a module as functions of its parameters) outside of compiled code. Its `bind`
+    returns the modules that were passed to the constructor.
 
     Args:
         rl_module: An RLModule, or a MultiRLModule.

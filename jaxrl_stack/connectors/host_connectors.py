@@ -285,7 +285,7 @@ def _observations(
         raise ValueError(
             f"{source} left observations that do not fit the declared space {space}: {error} Override "
             "`recompute_output_observation_space(self, input_observation_space, input_action_space)` to return the "
-            "space of what the connector makes."
+            "space of the connector's observations."
         ) from error
     return map_parts(
         lambda part, value: np.asarray(value, jax.dtypes.canonicalize_dtype(part.dtype)), space, observations

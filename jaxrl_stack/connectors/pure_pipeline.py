@@ -58,7 +58,7 @@ class PurePipeline:
 
     @property
     def names(self) -> list[str]:
-        """Names of the connectors, in order."""
+        """Names of the connectors, in the order in which they run."""
         return [name for name, _ in self.members]
 
     @property
@@ -173,8 +173,8 @@ def naming(name: str, names: Sequence[str], label: str) -> Iterator[None]:
 
 
 def context_of(name: str, connector: ConnectorV2 | PurePipeline, ctx: ConnectorContext) -> ConnectorContext:
-    """Returns the connector context with a separate PRNG key for one connector, unless the connector draws from the
-    pipeline's key; the compiler removes unused keys.
+    """Returns the context for one connector, with a separate PRNG key. A connector with ``draws_from_pipeline_key =
+    True`` gets the context unchanged, with the pipeline's key. The compiler removes unused keys.
     """
     if ctx.key is None or connector.draws_from_pipeline_key:
         return ctx

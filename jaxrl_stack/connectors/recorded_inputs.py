@@ -129,9 +129,9 @@ class PipelineInputs:
         if difference(pipeline.observation_space, self.space):
             shapes = [x.shape[1:] for x in jax.tree.leaves(observations)]
             raise ValueError(
-                f"{Columns.OBS!r} has values of shape {shapes[0] if len(shapes) == 1 else shapes}; the connectors "
-                f"{names} convert them to {pipeline.observation_space}, but the module's space is {self.space}. Set "
-                "the spaces of the data: environment(observation_space=..., action_space=...)."
+                f"{Columns.OBS!r} has values of shape {shapes[0] if len(shapes) == 1 else shapes}, which the "
+                f"connectors {names} convert to {pipeline.observation_space}, but the module's space is {self.space}. "
+                "Set the spaces of the data: environment(observation_space=..., action_space=...)."
             )
 
     def __getstate__(self) -> dict[str, Any]:

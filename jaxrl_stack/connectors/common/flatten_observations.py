@@ -104,7 +104,9 @@ class FlattenObservations(ConnectorV2):
         return gym.spaces.Dict({key: sub for key, sub in space.items() if key not in self._keys_to_remove})
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces OBS by float32 ``[B, D]`` (learner: ``[T, B, D]``)."""
+        """Replaces OBS by float32 ``[B, D]`` (in a learner pipeline ``[T, B, D]``), where D is the length of the flat
+        vector.
+        """
         spaces = self._observation_spaces()
         names = [Columns.OBS, *([Columns.FINAL_OBS, Columns.NEXT_OBS] if self._as_learner_connector else [])]
 

@@ -88,8 +88,8 @@ class FrameStacking(ConnectorV2):
         return gym.spaces.Box(np.tile(low, repeats), np.tile(high, repeats), dtype=space.dtype.type)
 
     def init(self, num_envs: int) -> Any:
-        """Returns the initial state: the earlier frames of each environment, ``{module_id: [B, ..., (num_frames - 1) *
-        C]}``, zeros.
+        """Returns the initial state: zeros in place of each environment's earlier frames, ``{module_id: [B, ...,
+        (num_frames - 1) * C]}``, where C is the last axis of one observation.
         """
         if self._as_learner_connector or self.num_frames == 1:
             return ()
@@ -101,8 +101,8 @@ class FrameStacking(ConnectorV2):
         return history
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces OBS ``[B, ..., C]`` by ``[B, ..., num_frames * C]``; earlier frames are zeros where ``ctx.reset`` is
-        True.
+        """Replaces OBS ``[B, ..., C]`` by ``[B, ..., num_frames * C]``, where C is the last axis of one observation.
+        Earlier frames are zeros where ``ctx.reset`` is True.
         """
         if self._as_learner_connector or self.num_frames == 1:
             return state, batch

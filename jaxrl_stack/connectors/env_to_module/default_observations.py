@@ -13,7 +13,7 @@ from jaxrl_stack.utils.action_masks import ACTION_MASK, OBSERVATIONS
 
 
 class DefaultObservations(FlattenObservations):
-    """`FlattenObservations` that changes neither images ``[H, W, C]`` nor the action mask.
+    """Variant of `FlattenObservations` that leaves images ``[H, W, C]`` and the action mask unchanged.
 
     With a mask, observations become ``{"action_mask": mask, "observations": rest}``. Without a mask, they become
     ``rest``: a float32 vector, an image, or, if images are mixed with other parts, a dict with a vector or an image for
@@ -47,7 +47,9 @@ class DefaultObservations(FlattenObservations):
         super().__init__(input_observation_space, input_action_space, **kwargs)
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
-        """Returns the unchanged Box of each image, and one-dimensional float32 Boxes for other parts."""
+        """Returns the space after the connector: images keep their Box, and the other parts of the observation become
+        one-dimensional float32 Boxes.
+        """
         return self._map_spaces(self._prepared_space, input_observation_space)
 
     def _prepared_space(self, space: Any) -> gym.Space:
@@ -63,7 +65,7 @@ class DefaultObservations(FlattenObservations):
         missing = set(self._keys) - set(space.spaces if isinstance(space, gym.spaces.Dict) else ())
         if missing:
             raise ValueError(
-                f"DefaultObservations(keys={self._keys}): {space} has no {sorted(missing)}. Leave them out."
+                f"DefaultObservations(keys={self._keys}): {space} has no {sorted(missing)}. Remove them from `keys`."
             )
         return gym.spaces.Dict({key: flatten_space_beside_images(space[key]) for key in self._keys})
 

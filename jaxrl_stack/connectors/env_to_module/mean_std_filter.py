@@ -170,8 +170,8 @@ class MeanStdFilter(ConnectorV2):
         return as_dict(to_host(merged))
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """Returns a copy of `state` with the merged statistics (``base``) of `known`, another state of this connector;
-        statistics since the last merge (``delta``) do not change.
+        """Returns a copy of `state` in which the merged statistics (``base``) are those of `known`, another state of
+        this connector. The copy keeps the statistics that `state` has collected since the last merge (``delta``).
         """
         return {key: {**own, "base": known[key]["base"]} for key, own in state.items()}
 
@@ -217,5 +217,5 @@ def _map_boxes(function: Callable, space, observation: Any, path: str = Columns.
 
 
 def _num_rows(statistics: dict[str, Any]) -> int:
-    """Returns the number of observations that the running statistics have counted, summed over all Boxes."""
+    """Returns the number of observations in the running statistics, summed over all Boxes of the observation space."""
     return sum(to_int(one.count) for one in statistics.values())

@@ -68,7 +68,7 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
             raise ValueError(
                 f"{type(self).__name__}.preprocess does not fit the declared output space: {error} Override "
                 "`recompute_output_observation_space(self, input_observation_space, input_action_space)` to "
-                "return the space of what `preprocess` returns."
+                "return the space of the preprocessed observations."
             ) from error
         return {Columns.OBS: observation}
 
@@ -137,7 +137,7 @@ class MultiAgentObservationPreprocessor(HostConnector, abc.ABC):
         """
 
     def preprocessed(self, observations: Any, episode: Any) -> Any:
-        """Calls ``preprocess`` and returns its result."""
+        """Returns the result of ``preprocess``, called by keyword if its arguments have RLlib's names."""
         return _preprocessed(self, "observations", observations, episode)
 
     def __call__(

@@ -15,7 +15,8 @@ from jaxrl_stack.utils.spaces import map_parts, with_parts
 
 
 class OneHotIntegers(ConnectorV2):
-    """Converts integer codes in a Box to one-hot vectors along the last axis: ``[..., C]`` becomes ``[..., n]``.
+    """Converts integer codes in a Box to one-hot vectors along the last axis: ``[..., C]`` becomes ``[..., n]``, where
+    n is the number of possible values, summed over the C channels.
 
     Codes are integers of few values without an order, such as tiles and colours of a grid ``[H, W, 2]``. Channel c has
     ``n_c`` values, from its lowest bound to its highest one, and n is the sum of these. All other parts of a nested
@@ -63,8 +64,8 @@ class OneHotIntegers(ConnectorV2):
         return out
 
     def _codes(self, part: Any) -> tuple[np.ndarray, np.ndarray] | None:
-        """Returns, for each entry of the one-hot axis, its channel and integer value; None for spaces that are not
-        encoded.
+        """Returns two int arrays ``[n]`` for the n entries of a one-hot vector: the channel and the integer value that
+        each entry stands for. Returns None for spaces that are not encoded.
         """
         if not isinstance(part, gym.spaces.Box) or part.dtype.kind not in "iu" or not part.shape:
             return None
@@ -76,7 +77,9 @@ class OneHotIntegers(ConnectorV2):
         return channels, np.concatenate([first + np.arange(n) for first, n in zip(low, num_values, strict=True)])
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces leaves ``[B, ..., C]`` of integer codes in OBS by one-hot vectors, uint8 ``[B, ..., n]``."""
+        """Replaces each leaf ``[B, ..., C]`` of integer codes in OBS by one-hot vectors, uint8 ``[B, ..., n]`` (n
+        possible values, summed over the C channels).
+        """
         spaces = self._observation_spaces()
 
         def one_hot(part: Any, value: Any) -> Any:

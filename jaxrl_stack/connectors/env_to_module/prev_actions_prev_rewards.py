@@ -67,8 +67,8 @@ class PrevActionsPrevRewards(ConnectorV2):
         return gym.spaces.Dict(spaces)
 
     def init(self, num_envs: int) -> Any:
-        """Returns an empty history, ``{module_id: {"actions": float32 [B, (n - 1) * D], "rewards": float32 [B, n -
-        1]}}``, zeros.
+        """Returns a history of zeros, ``{module_id: {"actions": float32 [B, (n - 1) * D], "rewards": float32 [B, m -
+        1]}}``, with n = `n_prev_actions`, m = `n_prev_rewards`, and D numbers per flat action.
 
         An n of 1 keeps nothing: the context holds the last action and reward.
         """
@@ -99,8 +99,9 @@ class PrevActionsPrevRewards(ConnectorV2):
 
 
 def _push(history: dict[str, jax.Array], name: str, last: jax.Array, reset: jax.Array) -> jax.Array:
-    """Returns the previous n actions or rewards: ``history[name]`` (missing if n is 1) with ``last`` appended; zeros
-    after a reset. Stores the newest n - 1 entries in ``history``, in place.
+    """Returns the newest n actions or rewards of each environment, float32 ``[B, n * D]`` with D numbers each: the n -
+    1 entries of ``history[name]``, followed by `last`; zeros where `reset` is True. Stores the newest n - 1 of them in
+    ``history[name]``, in place. If n is 1, `history` has no such entry.
     """
     window = jnp.concatenate([history[name], last], axis=-1) if name in history else last
     # Also an action 0 is no action after a reset: its one-hot vector must be zero.

@@ -43,7 +43,9 @@ class ResizeImages(ConnectorV2):
         self.size = (height, width)
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
-        """Returns Boxes of the new size; bounds are the lowest and highest bound of each image."""
+        """Returns the space after the connector: each image is a Box of the new size, between the lowest and the
+        highest bound of all its pixels.
+        """
         return self._map_spaces(self._resized_space, input_observation_space)
 
     def _resized_space(self, space: Any) -> Any:

@@ -189,8 +189,8 @@ class ColoredNoise(ActionNoise):
 
 
 def _relaxations(beta: float, horizon: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns ``(decays per step, amplitudes)`` of the AR(1) processes whose sum is `ColoredNoise`; their variances sum
-    to 1.
+    """Returns ``(decays per step, amplitudes)`` of the AR(1) processes whose sum is `ColoredNoise`; the variances of
+    the processes sum to 1.
 
     With the decay d and unit innovations an AR(1) process has the spectrum ``1 / d / (c ** 2 + w ** 2)`` over
     ``w = 2 * sin(pi * f)``, with the corner ``c ** 2 = (1 - d) ** 2 / d``. For corners in equal ratios, weights of

@@ -22,7 +22,8 @@ class GetActions(ConnectorV2):
     draws_from_pipeline_key = True
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Reads ACTION_DIST_INPUTS ``[B, n]``; adds ACTIONS ``[B, ...]`` and ACTION_LOGP float32 ``[B]``.
+        """Reads ACTION_DIST_INPUTS ``[B, n]``, the n parameters of the action distribution. Adds ACTIONS ``[B, ...]``
+        and, when exploring, ACTION_LOGP float32 ``[B]``.
 
         Raises:
             KeyError: A module put out neither ACTIONS nor ACTION_DIST_INPUTS.

@@ -84,8 +84,9 @@ class RandomActions(ConnectorV2):
         return state, batch
 
     def _of_module(self, space: gym.Space, action: jax.Array) -> jax.Array:
-        """Converts a random draw from the environment's action space to an output of the module: if actions are
-        normalised, scaled to [-1, 1] or counted from 0.
+        """Converts a random action of the environment to the corresponding output of the module. If actions are
+        normalised, actions in a Box of floats are scaled to [-1, 1], and those in a Box of integers count from 0; other
+        actions do not change.
         """
         if not (isinstance(space, gym.spaces.Box) and self.normalize_actions):
             return action
