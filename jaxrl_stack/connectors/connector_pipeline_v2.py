@@ -356,7 +356,7 @@ class ConnectorPipelineV2(PureConnector):
         return self._whole().init(num_envs)
 
     def apply(self, state: dict[str, Any], batch: dict[str, Any], ctx: ConnectorContext):
-        """Runs all connectors in order, see `PurePipeline.apply`."""
+        """Runs all connectors one after the other, see `PurePipeline.apply`."""
         return self._whole().apply(state, batch, ctx)
 
     def merge(self, state: dict[str, Any], axis_name: str | None) -> dict[str, Any]:

@@ -488,7 +488,7 @@ class _NoEpisodes:
     def _refuse(self, *_: Any) -> Any:
         raise TypeError(
             f"{self._connector}.__call__ reads `episodes`, but at this position they are already columns of `batch`. "
-            f"Put it first in the pipeline, pipeline.prepend({self._connector}(...)), or read the columns."
+            f"Put the connector first in the pipeline, pipeline.prepend({self._connector}(...)), or read the columns."
         )
 
     __iter__ = __len__ = __bool__ = __getitem__ = __contains__ = __getattr__ = _refuse

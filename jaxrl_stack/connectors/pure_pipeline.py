@@ -98,7 +98,7 @@ class PurePipeline:
         return state
 
     def apply(self, state: dict[str, Any], batch: dict[str, Any], ctx: ConnectorContext):
-        """Runs all connectors in order. An exception gets a note with the connector's name and position.
+        """Runs all connectors one after the other. An exception gets a note with the connector's name and position.
 
         Args:
             state: Returned by ``init`` or the last ``apply``.

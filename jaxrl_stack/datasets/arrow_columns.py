@@ -35,7 +35,7 @@ def numbers_of(column: pa.ChunkedArray, *, path: str, name: str, first_row: int 
     if not chunks:
         return _numbers(pa.array([], column.type), where)
     if len({chunk.shape[1:] for chunk in chunks if len(chunk)}) > 1:
-        raise where.error("its arrays have several shapes; write arrays of one shape")
+        raise where.error("its arrays differ in shape; write arrays of equal shape")
     chunks = [chunk for chunk in chunks if len(chunk)] or chunks[:1]
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
@@ -99,8 +99,8 @@ def _bytes(array: Any, where: _ColumnRows) -> np.ndarray:
     odd = next((i for i, value in enumerate(values) if len(value) != len(values[0])), None)
     if odd is not None:
         raise where.error(
-            f"the row has {len(values[odd]):,} bytes, but the rows before it {len(values[0]):,}: write arrays of one "
-            "shape",
+            f"the row has {len(values[odd]):,} bytes, but the rows before it {len(values[0]):,}: write arrays of "
+            "equal shape",
             odd,
         )
     return np.frombuffer(b"".join(values), np.uint8).reshape(len(values), len(values[0]) if values else 0)
@@ -111,8 +111,8 @@ _IMAGES = {"PNG": b"\x89PNG", "JPEG": b"\xff\xd8\xff", "WebP": b"RIFF", "GIF": b
 
 
 def _below(array: Any) -> tuple[int, ...]:
-    """Returns the shape of one element of the lists in an Arrow column of nested lists: ``(3,)`` if each row is a list
-    ``[L, 3]``.
+    """Returns the shape of the inner lists in an Arrow column of nested lists of fixed size, without the outermost
+    list: ``(3,)`` if each row is a list ``[L, 3]`` of any length L.
     """
     kind, shape = array.type.value_type, []
     while pa.types.is_fixed_size_list(kind):
@@ -127,7 +127,7 @@ def _lists(array: Any, where: _ColumnRows) -> np.ndarray:
     odd = np.flatnonzero(lengths != length)
     if len(odd):
         raise where.error(
-            f"the list has {lengths[odd[0]]:,} entries, the one before it {length:,}; write lists of one length",
+            f"the list has {lengths[odd[0]]:,} entries, the one before it {length:,}; write lists of equal length",
             int(odd[0]),
         )
     values = array.flatten()
@@ -141,7 +141,7 @@ def _check_values(values: Any, offsets: np.ndarray, where: _ColumnRows) -> None:
     if values.null_count:
         entry = int(np.flatnonzero(np.asarray(values.is_null()))[0])
         row = int(np.searchsorted(offsets, entry, "right")) - 1
-        raise where.error("an entry of the list has no value; remove such rows from the data", row)
+        raise where.error("an entry of the row's list has no value; remove such rows from the data", row)
 
 
 def tensor_shape(field: pa.Field, path: str) -> tuple[int, ...] | None:

@@ -59,8 +59,8 @@ def _first_rows(rows: Rows) -> np.ndarray:
 
 
 def _resets(rows: Rows, first: np.ndarray) -> np.ndarray:
-    """Returns the row indices of recorded steps in which the environment only reset; empty if too few steps look like
-    resets.
+    """Returns the indices of rows in which the environment probably only reset: the first rows of episodes, with reward
+    0 and the final observation of another episode. Returns an empty array if too few episodes begin like this.
     """
     rewards = np.asarray(rows.columns.get(Columns.REWARDS, np.zeros(rows.num_rows)))
     ended = set(_as_bytes(rows.next_obs, np.flatnonzero(rows.ended)))
@@ -74,8 +74,8 @@ def _resets(rows: Rows, first: np.ndarray) -> np.ndarray:
 
 
 def _only(rows: Rows, kept: np.ndarray, first: np.ndarray, resets: np.ndarray) -> Rows:
-    """Returns only the rows with the indices `kept`; if an episode's first row was a reset, the step numbers of its
-    other rows are reduced by 1.
+    """Returns only the rows with the indices `kept`. If the first row of an episode was a reset and is left out, the
+    step numbers of the episode's other rows are reduced by 1.
     """
     t = rows.t
     if t is not None:
@@ -105,8 +105,8 @@ def _check_truncated(rows: Rows, source: np.ndarray, row_of: RowOf) -> None:
 
 
 def _tells_states_apart(obs: Any) -> bool:
-    """Whether equal observations probably mean equal environment states: observations are floats, and more than half of
-    a sample are distinct.
+    """Whether an observation probably identifies the environment's state: observations are floats, and more than half
+    of those in a sample are distinct.
     """
     leaves = tree_leaves(obs)
     if any(leaf.dtype.kind != "f" for leaf in leaves):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class BadDataError(ValueError):
-    """Raised if recorded data cannot be read, or does not match its description.
+    """Raised if recorded data cannot be read, or does not fit the declared spaces and columns.
 
     Args:
         what: Problem and remedy, in whole sentences.

@@ -140,7 +140,7 @@ def _check_finite(column: Any, name: str, file_rows: FileRows) -> None:
 
 
 def _not_finite(name: str) -> str:
-    return f"The column {name} has numbers that are not finite. Take the episode out of the data, or record it again."
+    return f"The column {name} has numbers that are not finite. Remove the episode from the data, or record it again."
 
 
 # ---------------------------------------------------------------------------------------------------------- spaces
@@ -195,13 +195,14 @@ def in_form_or_refused(column: Any, space: gym.Space, name: str, file_rows: File
             raise
         raise BadDataError(
             f"{error} Set {'observation_space' if name == Columns.OBS else 'action_space'} in config.environment() to "
-            "the space of the data, or name data of the configured space.",
+            "the space of the data, or use data of the configured space.",
             path=file_rows.path,
         ) from error
 
 
 def in_form(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, reshapes: bool = False) -> Any:
-    """Converts a column of recorded observations or actions to the shapes and dtypes of a space.
+    """Converts a column of recorded observations or actions to the shapes and dtypes of a space. Flat arrays are
+    accepted only with `reshapes`.
 
     Raises:
         ValueError: It has another form.
@@ -269,7 +270,7 @@ def _converted(part: Any, array: Any, name: str, file_rows: FileRows) -> np.ndar
         wide = np.dtype(part.dtype).itemsize > 4
         remedy = "Write them in float32" if wide else "Set the space of the data in config.environment()"
         raise file_rows.error(
-            f"The column {name} has the value {_shown(array, odd)}, but {part} is read as {dtype}, whose numbers are "
+            f"The column {name} has the value {_shown(array, odd)}, but {part} is read as {dtype}, which holds values "
             f"from {first} to {last}. {remedy}.",
             odd,
         )

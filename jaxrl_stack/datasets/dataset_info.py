@@ -63,20 +63,20 @@ class DatasetInfo:
         """
         kinds = {"env_id": str, "seed": int, "agent_id": str, "module_id": str, "versions": dict, "more": dict}
         if not isinstance(fields, dict):
-            raise ValueError(f"the description of a data set must be a dict, not {type(fields).__name__}")
+            raise ValueError(f"the description of the data set is a {type(fields).__name__}, not a dict")
         own: dict[str, Any] = {}
         for name, kind in kinds.items():
             value = fields.get(name)
             if isinstance(value, kind):
                 own[name] = value
             elif value is not None:
-                raise ValueError(f"{name} has the wrong type {type(value).__name__}")
+                raise ValueError(f"{name} in the description of the data set has the wrong type {type(value).__name__}")
         for name in ("observation_space", "action_space"):
             described = fields.get(name)
             if num_described_entries(described) > MAX_SPACE_ELEMENTS:
-                raise ValueError(f"{name} has more than {MAX_SPACE_ELEMENTS:,} entries")
+                raise ValueError(f"the data set's {name} has more than {MAX_SPACE_ELEMENTS:,} entries")
             try:
                 own[name] = space_from_dict(described)
             except (AssertionError, AttributeError, KeyError, OverflowError, RecursionError, TypeError) as error:
-                raise ValueError(f"{name} is damaged: {error!r}") from error
+                raise ValueError(f"the data set's {name} is damaged: {error!r}") from error
         return cls(**own)

@@ -1,4 +1,4 @@
-"""Assignment of recorded chunks of episodes, anywhere in a data set, to the episodes that they are parts of."""
+"""Assignment of recorded chunks of episodes to their episodes. Chunks of one episode may be anywhere in a data set."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def episode_of_pieces(ids: Sequence[str], begin: np.ndarray, end: np.ndarray, en
 
 
 def _linked(pieces: Sequence[int], begin: np.ndarray, end: np.ndarray, ended: np.ndarray) -> list[tuple[int, int]]:
-    """Returns index pairs ``(chunk, first chunk of the same episode)`` for chunks with the same episode id, which
-    several episodes may share.
+    """Returns pairs ``(chunk index, index of the first chunk of the same episode)`` for chunks with equal episode id.
+    Several episodes may have this id.
     """
     found: list[tuple[int, int]] = []
     open_: list[tuple[int, int]] = []  # last and first piece of episodes that have not ended

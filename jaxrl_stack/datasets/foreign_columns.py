@@ -124,8 +124,8 @@ class ForeignColumns:
             missing = [c for c in options.columns if c not in extras and c not in names]
             if missing:
                 raise BadDataError(
-                    f"The columns {missing} are missing; there are {list(there)}. Add them, or name data that has "
-                    "them.",
+                    f"The columns {missing} are missing; there are {list(there)}. Add them, or set input_ to data "
+                    "with these columns.",
                     path=path,
                 )
             extras = [name for name in extras if name in options.columns]
@@ -171,8 +171,8 @@ class ForeignColumns:
         return next((column for column, own in self.names.items() if name in tree_leaves(own)), name)
 
     def assembled(self, values: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """Builds ``{column: pytree of [N, ...]}`` with this package's column names from arrays with the file's names;
-        leaves out columns of which an array is missing (None).
+        """Builds ``{column: pytree of [N, ...]}`` with this package's column names from arrays by their names in the
+        file. Leaves out columns of which an array is missing (None).
         """
         out = {}
         for column, name in self.wanted.items():
@@ -195,8 +195,8 @@ class ForeignColumns:
 
 
 def _name_of(column: str, there: Sequence[str], schema: Mapping[str, str], path: str) -> Any:
-    """Finds the file's name for a column of this package: from the setting `input_read_schema` (`schema`), else the
-    usual name, else the only known alias in the file.
+    """Finds the name that a column of this package has in the file: the name in the setting `input_read_schema`
+    (`schema`), else the usual name, else the only known alias in the file.
     """
     names = set(there)
     if column in schema:
@@ -214,8 +214,8 @@ def _name_of(column: str, there: Sequence[str], schema: Mapping[str, str], path:
 
 
 def _spread(name: str, there: Sequence[str], column: str, path: str) -> Any:
-    """Returns the file's name for a column of this package; for a column stored in parts, a list of ``name_0``,
-    ``name_1``, ..., or a dict of ``name/key``.
+    """Returns the name that a column of this package has in the file. For a column stored in parts, returns a list of
+    ``name_0``, ``name_1``, ..., or a dict of ``name/key``.
     """
     if name in there:
         return name

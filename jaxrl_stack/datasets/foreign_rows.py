@@ -104,8 +104,8 @@ def piece_of(
 
 
 def bytes_per_row(values: Mapping[str, Any], columns: Sequence[str]) -> float:
-    """Estimates the bytes that the given columns of a table's rows will need in memory, all rows together, including
-    extra rows for final observations.
+    """Estimates the memory in bytes of the given columns for all rows in `values`, including the extra rows for final
+    observations.
 
     Args:
         values: As in `ForeignTable`, of some rows.
@@ -352,7 +352,7 @@ def _step_numbers(table: ForeignTable, columns: ForeignColumns, number: int) -> 
         return None
     t, path = _vector(table.values, Columns.T, columns, table.path), table.path
     called = columns.called(Columns.T)
-    unread = "or leave it unread: offline_data(input_read_schema={'t': ''}), if rows are in order"
+    unread = "or, if rows are sorted by time, ignore the column: offline_data(input_read_schema={'t': ''})"
     if len(t) != number:
         raise BadDataError(
             f"The column {called} has {len(t):,} entries for {number:,} steps. Write one for each step.", path=path
@@ -372,7 +372,8 @@ def _step_numbers(table: ForeignTable, columns: ForeignColumns, number: int) -> 
 def _from_zero(
     t: np.ndarray | None, same: np.ndarray | None, table: ForeignTable, *, in_file: np.ndarray | None = None
 ) -> np.ndarray | None:
-    """Shifts step numbers so that they count from 0 in each episode, if they count from 1 or through all episodes.
+    """Shifts step numbers so that they count from 0 in each episode, if they begin at 1 or continue from one episode to
+    the next.
 
     Args:
         t: Values of t as they were read, in the order of episodes.
@@ -394,8 +395,8 @@ def _from_zero(
             t = t - np.repeat(t[first], np.diff(np.append(first, len(t))))
     if t.max() >= np.iinfo(np.int32).max or t.min() < 0:
         raise BadDataError(
-            f"The column t has values from {t.min():,} to {t.max():,}: count the steps of an episode from 0, or leave "
-            "it unread: offline_data(input_read_schema={'t': ''}), if rows are in order.",
+            f"The column t has values from {t.min():,} to {t.max():,}: count the steps of an episode from 0, or, "
+            "if rows are sorted by time, ignore the column: offline_data(input_read_schema={'t': ''}).",
             path=table.path,
         )
     return t
@@ -464,8 +465,9 @@ def as_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _check_continuity(rows: Rows, index: np.ndarray, table: ForeignTable, columns: ForeignColumns) -> None:
-    """Raises BadDataError if for most rows the next row does not have the expected step number and observation; without
-    episode ids, logs a notice about the observations instead.
+    """Raises a BadDataError if most rows are not continued by the next row of their episode: the next row has an
+    unexpected step number, or another observation than the recorded next observation. Without episode ids, unexpected
+    observations only cause a notice.
     """
     same = rows.same_episode
     number = int(np.count_nonzero(same))
@@ -486,7 +488,7 @@ def _check_continuity(rows: Rows, index: np.ndarray, table: ForeignTable, column
     at = int(np.argmax(other))
     path, row = table.row_of(int(index[at]))
     next_row = table.row_of(int(index[at + 1]))[1]
-    remedy = "sort the rows, and write a column t" if rows.t is None else f"write {called} anew"
+    remedy = "sort the rows, and write a column t" if rows.t is None else f"write {called} again"
     raise BadDataError(
         f"{called} differs from {obs} in row {next_row:,}, the next row of the episode, as in {broken:,} of "
         f"{number:,} rows. Either {remedy}, or train on single steps without episode ids: "
@@ -505,17 +507,17 @@ def _gaps_in_t(
     assert t is not None
     if rows.episode is None:
         remedy = (
-            "Rows of several episodes in turns need a column eps_id; if the rows of each are in order and t counts "
-            "otherwise, leave it unread: offline_data(input_read_schema={'t': ''})."
+            "If rows of several episodes alternate, add a column eps_id; if rows are sorted and t is no step number, "
+            "ignore t: offline_data(input_read_schema={'t': ''})."
         )
     else:
         remedy = (
-            "Sort the table by eps_id and t, and write every step; if t counts otherwise, leave it unread: "
+            "Sort the table by eps_id and t, and write every step; if t is no step number, ignore t: "
             "offline_data(input_read_schema={'t': ''})."
         )
     return BadDataError(
-        f"After {columns.called(Columns.T)}={int(t[at])} comes {int(t[at + 1])}, and gaps like this are in "
-        f"{int(np.count_nonzero(gaps)):,} of {number:,} rows: most steps have no next one. {remedy}",
+        f"After {columns.called(Columns.T)}={int(t[at])} comes {int(t[at + 1])}, with gaps like this in "
+        f"{int(np.count_nonzero(gaps)):,} of {number:,} rows: most steps have no next step. {remedy}",
         path=path,
         row=row,
     )

@@ -200,7 +200,8 @@ def _check_ends(columns: Mapping[str, Any], name: str, path: str) -> None:
     if ends[:-1].any():
         row = int(np.argmax(ends))
         raise BadDataError(
-            f"{name} ends in step {row:,}, but has further steps. Write each episode as a separate group.", path=path
+            f"{name} ends in step {row:,}, but has further steps. Write the steps of each episode as a separate group.",
+            path=path,
         )
 
 
@@ -302,7 +303,7 @@ def _space(described: Any) -> gym.Space | None:
     if own is None:
         return None
     if num_described_entries(own) > MAX_SPACE_ELEMENTS:
-        raise ValueError(f"a space has more than {MAX_SPACE_ELEMENTS:,} entries")
+        raise ValueError(f"a space of the data set has more than {MAX_SPACE_ELEMENTS:,} entries")
     match own["type"]:
         case "Box":
             low, high = (np.array(own[name], own["dtype"]) for name in ("low", "high"))

@@ -91,14 +91,15 @@ class Dataset(TableView):
         return (self.read(piece) for piece in self.pieces)
 
     def read_all(self, input_: int | None = None) -> Steps:
-        """Reads all steps of the data set, or of one entry of the setting `input_`, into memory, in order.
+        """Reads all steps of the data set, or of one entry of the setting `input_`, into memory, in the order of the
+        files.
 
         Raises:
             BadDataError: As `read`, or there are no steps.
         """
         parts = list(self.read_parts(input_))
         if not parts:
-            raise BadDataError(f"{self._named(input_)} has no steps: name files that have some.")
+            raise BadDataError(f"{self._named(input_)} has no steps: set input_ to files with steps.")
         return Steps.concatenated(parts)
 
     def _named(self, input_: int | None) -> str:
@@ -136,7 +137,7 @@ def open_dataset(inputs: Inputs, *, options: ReadOptions | None = None) -> Datas
         for piece in reader.pieces
     ]
     if not pieces:
-        raise BadDataError(f"input_={inputs!r}: the files are empty; record some steps first.")
+        raise BadDataError(f"input_={inputs!r}: the files are empty. Set input_ to files with steps.")
     return Dataset(_common_info([reader for _, reader in readers], options), pieces, names, weights, readers)
 
 
@@ -218,13 +219,13 @@ def _named(inputs: Inputs) -> tuple[list[str], list[float] | None]:
         return list(inputs), [weight / total for weight in inputs.values()]
     names = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
     if not names:
-        raise ValueError("input_=[] names no data: name at least one path.")
+        raise ValueError("input_=[] contains no path: give at least one.")
     return [os.fspath(name) for name in names], None
 
 
 def _differs(known: Any, own: Any, name: str, options: ReadOptions) -> str | None:
-    """Describes how a file's space differs from the expected space; None if they agree, or if the file's observation
-    space is the space of module inputs.
+    """Describes how a file's space differs from the expected space. Returns None if they agree, or if the file contains
+    module inputs: its observation space is then that of the module.
     """
     differs = difference(known, own)
     is_input = name == "observation_space" and options.inputs is not None
@@ -250,8 +251,8 @@ def _common_info(readers: Sequence[Reader], options: ReadOptions) -> DatasetInfo
                     if problem is not None:
                         raise BadDataError(problem, path=reader.path)
                 raise BadDataError(
-                    f"{whose} differs from this file's {name}: {differs}. Name only data of one environment in input_, "
-                    "and set this environment in config.environment().",
+                    f"{whose} differs from this file's {name}: {differs}. Set input_ to data of one environment only, "
+                    "and this environment in config.environment().",
                     path=reader.path,
                 )
             if known is None:

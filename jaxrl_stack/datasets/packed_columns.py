@@ -64,8 +64,8 @@ def unpacked(texts: Sequence[str], *, path: str, name: str, first_row: int = 0, 
             values.append(found)
         except Exception as error:  # what a damaged pickle raises is not documented
             raise BadDataError(
-                f"The column {name} holds no packed array: {error}. It is damaged, or should not be in "
-                "input_compress_columns.",
+                f"The column {name} holds no packed array: {error}. Write the column again, or, if it "
+                "is not packed, remove it from input_compress_columns.",
                 path=path,
                 row=first_row + row,
             ) from error
@@ -73,7 +73,8 @@ def unpacked(texts: Sequence[str], *, path: str, name: str, first_row: int = 0, 
         return batch(values)
     except (TypeError, ValueError) as error:
         raise BadDataError(
-            f"The arrays in the column {name} differ in shape or structure: {error}.", path=path
+            f"The arrays in the column {name} differ in shape or structure: {error}. Write arrays of equal shape.",
+            path=path,
         ) from error
 
 
@@ -158,19 +159,19 @@ class _Unpickler(_InPython):
         args = self.stack.pop()
         function = self.stack[-1]
         if function not in (_dtype, _frombuffer):
-            raise ValueError("the pickle calls other functions than NumPy's")
+            raise ValueError("the pickle calls a function other than NumPy's constructors of arrays and dtypes")
         self.stack[-1] = function(*args)
 
     def load_build(self) -> None:
         state, made = self.stack.pop(), self.stack[-1]
         if not isinstance(made, _Dtype) or state[0] != 3 or state[1] not in "<>|=" or any(state[2:5]):
-            raise ValueError("the pickle sets the state of another object than a dtype of numbers")
+            raise ValueError("the pickle sets the state of an object that is not a dtype of numbers")
         made.order = state[1]
 
     def load_bytearray8(self) -> None:
         (size,) = struct.unpack("<Q", self.read(8))
         if size > self._size:
-            raise ValueError("the bytes of an array are incomplete")
+            raise ValueError("the bytes of an array in the pickle are incomplete")
         self.append(self.read(size))
 
     dispatch: ClassVar[dict[int, Any]] = {
@@ -204,12 +205,12 @@ def _arrays(value: Any, left: list[int], depth: int) -> Any:
         return tuple(_arrays(own, left, depth + 1) for own in value)
     if isinstance(value, bool | int | float):
         return np.asarray(value)
-    raise ValueError(f"the value contains a {type(value).__name__}")
+    raise ValueError(f"the value contains a {type(value).__name__}, not only arrays and numbers")
 
 
 def _dtype_of(described: Any) -> str:
     if not isinstance(described, _Dtype) or not isinstance(described.code, str):
-        raise ValueError("an array has no dtype")
+        raise ValueError("an array in the pickle has no dtype")
     return f"{described.order}{described.code}"
 
 

@@ -69,7 +69,7 @@ class ParquetFile:
         with damage_of(self.path):
             found = json.loads(self.own_metadata.get(MORE_KEY, b"{}"))
             if not isinstance(found, dict):
-                raise ValueError(f"its metadata contains a {type(found).__name__} in place of a dict")
+                raise ValueError(f"its metadata contains a {type(found).__name__} instead of a dict")
             return found
 
     def rows_of(self, group: int) -> int:
@@ -143,7 +143,8 @@ def opened(filesystem: Any, path: str) -> ParquetFile:
             )
         if max((group.total_byte_size for group in groups), default=0) > MAX_EXPANSION * size:
             raise BadDataError(
-                "A row group claims more than its file can hold: the file is damaged. Write it again.", path=path
+                "A row group declares more bytes than its file can hold: the file is damaged. Write it again.",
+                path=path,
             )
     return ParquetFile(filesystem, path, metadata, schema)
 

@@ -90,7 +90,7 @@ class Leaf:
         name, shape, dtype = node["column"], node["shape"], node["dtype"]
         is_shape = isinstance(shape, list) and all(type(n) is int and 0 <= n < 1 << 31 for n in shape)
         if not (isinstance(name, str) and is_shape and dtype in _DTYPES and math.prod(shape) < 1 << 31):
-            raise ValueError(f"{node!r} does not describe a column")
+            raise ValueError(f"{node!r} is not the name, shape and dtype of a column")
         return cls(name, tuple(shape), dtype)
 
 
@@ -158,11 +158,15 @@ class StepFormat:
         try:
             found = json.loads(metadata)
             if found["format"] != FORMAT:
-                raise ValueError(f"the file's format is {found['format']!r}, but this version reads only {FORMAT}")
+                raise ValueError(
+                    f"the file has format {found['format']!r}, but this version of jaxrl_stack reads only {FORMAT}"
+                )
             columns = {name: _from_json(node) for name, node in found["columns"].items()}
             return cls(columns), DatasetInfo.from_json(found["about"])
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-            raise BadDataError(f"Its metadata is damaged, or newer: {error}. Record it again.", path=path) from error
+            raise BadDataError(
+                f"The file's metadata is damaged or from a newer version: {error}. Record it again.", path=path
+            ) from error
 
     def only(self, names: Iterable[str]) -> StepFormat:
         """Returns a layout (names, shapes, dtypes) with only the named columns."""

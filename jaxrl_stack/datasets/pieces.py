@@ -46,7 +46,9 @@ class Reader(Protocol):
 
     @property
     def pieces(self) -> Sequence[PieceRef]:
-        """Parts of the reader's files that can be read separately (row groups or files), in order."""
+        """Parts of the reader's files that can be read separately (row groups or files), in the order in which they are
+        read.
+        """
         ...
 
     def read(self, piece: PieceRef) -> Steps:

@@ -69,7 +69,7 @@ class _File(NamedTuple):
 
 
 def readers_of(filesystem: Any, files: Sequence[str], options: ReadOptions) -> Iterator[Reader]:
-    """Creates the readers for the files of one entry of the setting `input_`, in order.
+    """Creates the readers for the files of one entry of the setting `input_`, in the order of the files.
 
     Raises:
         BadDataError: A file is none that can be read.

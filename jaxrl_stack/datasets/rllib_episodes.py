@@ -70,7 +70,7 @@ def steps_of_state(state: Mapping[str, Any]) -> Steps:
         raise ValueError(SEVERAL_AGENTS)
     missing = [name for name in (*_COLUMNS, "id_", "is_terminated", "is_truncated") if name not in state]
     if missing:
-        raise ValueError(f"the entries {missing} are missing")
+        raise ValueError(f"the entries {missing} of the episode are missing")
     columns = {new: _column(state[name], name) for name, new in _COLUMNS.items()}
     extras = state.get("extra_model_outputs") or {}
     if not isinstance(extras, dict):
@@ -127,7 +127,7 @@ def _column(buffer: Any, name: str) -> Any:
 def _array(found: dict[Any, Any]) -> Any:
     """Decodes an array or a NumPy number from its msgpack-numpy form."""
     if found.get(b"nd") not in (True, False) or b"complex" in found:
-        raise ValueError("an array is damaged")
+        raise ValueError("an array of the episode is damaged")
     if found[b"nd"]:
         if found.get(b"kind") not in (b"", ""):
             raise ValueError("an array contains Python objects, which are not unpickled")
@@ -136,7 +136,7 @@ def _array(found: dict[Any, Any]) -> Any:
 
 
 def _refused(code: int, data: bytes) -> Any:
-    raise ValueError(f"the episode has a value of the unknown type {code}")
+    raise ValueError(f"the episode has a value of the unknown msgpack type {code}")
 
 
 def state_of_piece(steps: Steps, spaces: tuple[gym.Space | None, gym.Space | None] = (None, None)) -> dict[str, Any]:

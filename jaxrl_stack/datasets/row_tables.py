@@ -133,12 +133,13 @@ class TableReader:
         empty = [self._columns.called(c) for c in (Columns.OBS, Columns.ACTIONS) if c not in assembled]
         if empty:
             raise BadDataError(
-                f"The columns {empty} have no values: write them, or leave the file out.", path=self.path
+                f"The columns {empty} have no values in this file. Write values, or remove the file from input_.",
+                path=self.path,
             )
 
     def _value(self, arrays: Sequence[pa.ChunkedArray], parts: Sequence[FilePart], name: str, column: str) -> Any:
-        """Concatenates the parts of a column to one array (ids become text); None if the column cannot be read and is
-        not required.
+        """Concatenates a column's values from several row groups or files to one array (ids become text); None if the
+        column cannot be read and is not required.
         """
         if column in self._columns.labels:
             return pa.chunked_array([chunk for own in arrays for chunk in as_texts(own).chunks], pa.string())
@@ -174,8 +175,8 @@ class TableReader:
                 )
             if column.null_count:
                 raise BadDataError(
-                    f"{column.null_count:,} rows of the column {name} have no value. Write values, or take these rows "
-                    "out.",
+                    f"{column.null_count:,} rows of the column {name} have no value. Write values, or remove these "
+                    "rows.",
                     path=path,
                 )
             if any(text[:1] in ("[", "{") for text in column.slice(0, 1).to_pylist()):
@@ -257,5 +258,5 @@ def _concatenated(parts: Sequence[Any], name: str, path: str) -> Any:
         return tree_map(lambda *arrays: np.concatenate(arrays), *parts)
     except ValueError as error:
         raise BadDataError(
-            f"The column {name} has another shape in a later file: {error}. Write arrays of one shape.", path=path
+            f"The column {name} has another shape in a later file: {error}. Write arrays of equal shape.", path=path
         ) from error

@@ -19,7 +19,7 @@ _TOLERANCE = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """N steps of a table in order, without extra rows for final observations.
+    """N steps of a table, each episode in the order of time, without extra rows for final observations.
 
     Attributes:
         columns: ``{column: pytree of [N, ...]}``, observations, actions, both flags, and others.

@@ -256,7 +256,7 @@ class JsonBatches:
             found = tree_map(np.asarray, found)
         except (TypeError, ValueError) as error:
             raise BadDataError(
-                f"The column {name} cannot be read: {error}. Write arrays of one shape.", path=self.path, row=row
+                f"The column {name} cannot be read: {error}. Write arrays of equal shape.", path=self.path, row=row
             ) from error
         if any(leaf.dtype.kind not in "biuf" for leaf in tree_leaves(found)):
             raise BadDataError(f"The column {name} holds no numbers: write numbers.", path=self.path, row=row)
@@ -273,7 +273,7 @@ class JsonBatches:
         try:
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise self._other(row, f"the line is no JSON ({error})") from error
+            raise self._other(row, f"this line is not JSON ({error})") from error
         kind = found.get("type") if isinstance(found, dict) else None
         if kind == "MultiAgentBatch":
             policies = found.get("policy_batches")
@@ -281,14 +281,14 @@ class JsonBatches:
                 raise BadDataError(SEVERAL_AGENTS, path=self.path, row=row)
             found = next(iter(policies.values()))
         elif kind != "SampleBatch":
-            raise self._other(row, "the line is none")
+            raise self._other(row, "this line is not a SampleBatch")
         if not isinstance(found, dict):
-            raise self._other(row, "the line is none")
+            raise self._other(row, "this line is not a SampleBatch")
         return {name: cell for name, cell in found.items() if name != "type"}
 
     def _other(self, row: int, what: str) -> BadDataError:
         return BadDataError(
-            f"JSON files are read that hold RLlib's SampleBatches, one in each line, and {what}. Convert rows of "
+            f"A JSON file must contain one of RLlib's SampleBatches in each line, but {what}. Convert rows of "
             f"steps: pandas.read_json({self.path!r}, lines=True).to_parquet('steps.parquet').",
             path=self.path,
             row=row,
@@ -329,5 +329,6 @@ def _concatenated(parts: Sequence[Any], name: str, path: str) -> Any:
         return tree_map(lambda *arrays: np.concatenate(arrays), *parts)
     except ValueError as error:
         raise BadDataError(
-            f"The arrays of {name} differ in shape from batch to batch: {error}. Write arrays of one shape.", path=path
+            f"The arrays of {name} differ in shape from batch to batch: {error}. Write arrays of equal shape.",
+            path=path,
         ) from error

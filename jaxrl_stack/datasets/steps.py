@@ -18,8 +18,8 @@ IN_FINAL_ROWS = (Columns.OBS, Columns.INFOS)
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """Recorded steps of one agent, in order, one row per step. Each chunk (piece) of an episode ends with an extra
-    *final row* for its last observation.
+    """Recorded steps of one agent, one row per step, sorted by episode and time. Each chunk (piece) of an episode ends
+    with an extra *final row* for its last observation.
 
     A piece is a whole episode, or a part of an episode that was cut during recording. Its final row contains the
     observation after its last step, and no action. So the next observation of the step in row ``i`` is always the
@@ -72,7 +72,8 @@ class Steps:
         return dataclasses.replace(self, columns=own)
 
     def rows(self, start: int, stop: int) -> Steps:
-        """Returns rows `start` to `stop` of the recorded steps as views; both must be bounds of episode chunks.
+        """Returns rows `start` to `stop` of the recorded steps as views. Both must be entries of `piece_starts`, which
+        are the bounds of episode chunks.
 
         Raises:
             ValueError: If `start` or `stop` is within a chunk.

@@ -105,7 +105,8 @@ class InfiniteLookbackBuffer:
         self.lookback -= position < self.lookback
 
     def concat(self, other: InfiniteLookbackBuffer) -> None:
-        """Appends the items of `other`, without its lookback. The data remains a list or arrays, as before.
+        """Appends the items of `other`, without its lookback. The data of this buffer remains a list, or arrays, as
+        before.
 
         Raises:
             ValueError: if both hold arrays whose structures or item shapes differ.
@@ -311,7 +312,9 @@ class InfiniteLookbackBuffer:
 
     def _require_list(self, method: str) -> None:
         if self.finalized:
-            raise RuntimeError(f"{method}() is not possible on a finalized buffer; use concat() or unfinalize()")
+            raise RuntimeError(
+                f"{method}() needs a list, but finalize() converted the buffer to arrays: call unfinalize() first"
+            )
 
     def _absolute(self, index: int, neg_index_as_lookback: bool) -> int:
         from_start = index >= 0 or neg_index_as_lookback

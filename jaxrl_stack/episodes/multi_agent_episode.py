@@ -168,7 +168,9 @@ class MultiAgentEpisode:
             self._set_end(*flags)
 
     def _begin_own_steps(self, len_lookback_buffer: int | Literal["auto"], agent_t_started: Mapping[Any, int]) -> None:
-        """Turns the first env steps of the constructor's data into lookback steps, as `len_lookback_buffer` sets."""
+        """Converts the first env steps of the constructor's data to lookback steps; `len_lookback_buffer` is their
+        number, or "auto" for all.
+        """
         lookback = len(self)
         if len_lookback_buffer != "auto":
             if not isinstance(len_lookback_buffer, int) or len_lookback_buffer < 0:
@@ -653,8 +655,9 @@ class MultiAgentEpisode:
         return moments.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=-1 if fills else None)
 
     def _row(self, agent: Hashable, column: InfiniteLookbackBuffer, moment: int, fill: Any) -> int | None:
-        """Returns the index of an agent's item for one env step in its column, negative in the lookback. If the agent
-        has no item there, returns the column's length if `fill` is given, else None.
+        """Returns the index of an agent's item for one env step in `column`, one of the agent's columns; the index is
+        negative in the lookback. If the agent has no item at this env step, returns the length of the column if `fill`
+        is given, else None.
         """
         agent_t = self.env_t_to_agent_t[agent].data[moment] if moment >= 0 else SKIPPED
         row = None if agent_t == SKIPPED else agent_t - self.agent_episodes[agent].t_started
@@ -807,8 +810,8 @@ class MultiAgentEpisode:
             )
         if self.is_done:
             raise ValueError(
-                f"cannot concatenate to episode {self.id_}, which is done at env step {self.env_t}: concatenate chunks "
-                "in order of time"
+                f"cannot concatenate to episode {self.id_}, which is done at env step {self.env_t}: call "
+                "concat_episode() on the earlier chunk and pass the later one"
             )
         if other.env_t_started != self.env_t:
             raise ValueError(
@@ -912,13 +915,14 @@ class MultiAgentEpisode:
                 raise ValueError(
                     f"episode {self.id_}: env_t_to_agent_t[{agent!r}] has {len(times)} items and a lookback of "
                     f"{times.lookback}, but env steps {self.env_t_started} to {self.env_t} need {moments} items and a "
-                    f"lookback of {self._len_lookback}"
+                    f"lookback of {self._len_lookback}: add steps only with add_env_step() of this episode"
                 )
             seen = [t for t in times.data if t != SKIPPED]
             if seen != list(range(seen[0] if seen else 0, episode.t + 1)):
                 raise ValueError(
                     f"episode {self.id_}: agent {agent!r} has completed {episode.t} steps, so its agent steps in "
-                    f"env_t_to_agent_t must be consecutive and end with {episode.t}, not {seen}"
+                    f"env_t_to_agent_t must be consecutive and end with {episode.t}, not {seen}: add steps only with "
+                    "add_env_step() of this episode"
                 )
 
     def get_state(self) -> dict[str, Any]:

@@ -326,7 +326,8 @@ class SingleAgentEpisode:
                 )
         if self.t != self.t_started + steps:
             raise ValueError(
-                f"episode {self.id_}: t={self.t} must be t_started + number of steps = {self.t_started} + {steps}"
+                f"episode {self.id_}: t={self.t} must be t_started + number of steps = {self.t_started} + {steps}: "
+                f"set episode.t = {self.t_started + steps}"
             )
 
     def to_numpy(self) -> SingleAgentEpisode:
@@ -457,8 +458,8 @@ class SingleAgentEpisode:
             return
         if at_indices is not None:
             raise KeyError(
-                f"no extra model output {key!r} to overwrite at {at_indices}; the episode has "
-                f"{sorted(self.extra_model_outputs)}; a new one needs data for all steps and at_indices=None"
+                f"no extra model output {key!r} to overwrite at {at_indices}: the episode has only "
+                f"{sorted(self.extra_model_outputs)}. To add it, pass data for all steps and at_indices=None"
             )
         column = _column(new_data, 0)
         if len(column) != len(self):
@@ -542,8 +543,8 @@ class SingleAgentEpisode:
             )
         if self.is_done:
             raise ValueError(
-                f"cannot concatenate to episode {self.id_}, which is done at t={self.t}: concatenate chunks in order "
-                "of time"
+                f"cannot concatenate to episode {self.id_}, which is done at t={self.t}: call concat_episode() on the "
+                "earlier chunk and pass the later one"
             )
         if other.t_started != self.t:
             raise ValueError(
@@ -697,8 +698,8 @@ class SingleAgentEpisode:
         return [self.observations, self.actions, self.rewards, *self.extra_model_outputs.values()]
 
     def _output_columns(self, outputs: Mapping[str, Any]) -> dict[str, InfiniteLookbackBuffer]:
-        """Returns the episode's columns that get the model outputs of the next step, by key; raises ValueError if
-        earlier steps have other keys.
+        """Returns the columns ``{key: buffer}`` to which the next step's model outputs are appended; raises ValueError
+        if earlier steps have other keys.
 
         The acting module determines the keys, so that a chunk without own steps accepts any keys.
         """

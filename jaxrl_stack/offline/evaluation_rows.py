@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class LearnerAlone:
-    """Learner, config and spaces, without an Algorithm, from which the offline training step builds minibatches for
-    evaluating a loss.
+    """Learner, config and spaces from which the offline training step builds minibatches for evaluating a loss; takes
+    the place of an Algorithm.
 
     Attributes:
         config: Config of the rows.
@@ -92,7 +92,9 @@ class EvaluationRows:
         self._shard, self._num_shards = shard, num_shards
 
     def draw(self) -> Experience:
-        """Returns the next minibatch of recorded steps, or this runner's part of it if there are several shards."""
+        """Returns the next minibatch of recorded steps. If several evaluation runners share the data, returns only this
+        runner's part of the minibatch.
+        """
         rows = self._step.draw_rows()
         return rows if self._num_shards == 1 else rows.split(self._num_shards)[self._shard]
 

@@ -128,7 +128,7 @@ class OfflineData:
         config = self.config
         if config.input_ in ("sampler", None, [], {}):
             raise ValueError(
-                f"{config.algo_class.__name__} trains on recorded data, and offline_data(input_={config.input_!r}) "
+                f"{config.algo_class.__name__} trains on recorded data, but offline_data(input_={config.input_!r}) "
                 f"names none: set a path, a list of paths, or {{path: weight}}."
             )
         if config.input_read_method != "read_parquet" and not self._has_sample_batches():
@@ -277,7 +277,7 @@ class OfflineData:
             raise ValueError(
                 f"{_name_of(piece)} has the columns {sorted(steps.columns)}, but training needs {missing}. If the data "
                 f"has them under other names, set offline_data(input_read_schema={{{missing[0]!r}: 'name in the "
-                "data'}); otherwise record them."
+                "data'}); otherwise record these columns."
             )
         if not isinstance(self.data, Dataset) or self.config.prelearner_class is not None:
             own = RecordedSpaces(inputs=inputs_of(self.config, spaces[0]), action=spaces[1])
@@ -477,7 +477,7 @@ class OfflineData:
 
 
 def is_squashed(module: Any) -> bool:
-    """Whether a module's action distribution is squashed to [-1, 1]; False for None."""
+    """Whether a module's action distribution is squashed, so that actions are in [-1, 1]; False for None."""
     if module is None:
         return False
     distribution = module.get_exploration_action_dist_cls()

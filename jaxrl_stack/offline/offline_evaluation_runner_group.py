@@ -270,7 +270,7 @@ class OfflineEvaluationRunnerGroup:
         return back
 
     def _restore(self, actor_ids: list[int]) -> list[int]:
-        """Sends restarted actors the state that all runners were sent last; returns the ids of the actors that have
+        """Sends restarted actors the state that was last sent to all runners; returns the ids of the actors that have
         loaded it.
         """
         if not self._sent:

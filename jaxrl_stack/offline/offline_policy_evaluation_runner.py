@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class OfflinePolicyEvaluationTypes(enum.StrEnum):
-    """Values of ``evaluation(offline_evaluation_type=...)``: losses of recorded steps, or importance sampling of
-    episodes.
+    """Values of ``evaluation(offline_evaluation_type=...)``: "eval_loss" computes losses on recorded steps; "is" and
+    "pdis" estimate returns by importance sampling of episodes.
     """
 
     EVAL_LOSS = "eval_loss"

@@ -62,8 +62,8 @@ class FlattenObservations(ConnectorV2):
         return gym.spaces.Dict({mid: flat[mid] if mid in self._agent_ids else own for mid, own in spaces.items()})
 
     def acts_for(self, agents: Collection[Any] | None, known: Collection[Any]) -> bool:
-        """Whether a module's env-to-module pipeline contains this connector: always without ``agent_ids``, else if the
-        module's agents are among them.
+        """Whether a module's env-to-module pipeline contains this connector. Without ``agent_ids`` it always does;
+        otherwise it does if the module's agents are among them.
         """
         if self._agent_ids is None:
             return True
