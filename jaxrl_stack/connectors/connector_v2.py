@@ -408,9 +408,9 @@ class ConnectorV2(Checkpointable, Constructible):
         return {}
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """Returns a copy of `state` in which the merged statistics are those of `known`, another state of this
-        connector. The copy keeps the statistics that `state` has collected since the last merge. By default returns
-        `state`.
+        """Returns a copy of `state` with its merged statistics replaced by the merged statistics of `known`, another
+        state of this connector. The copy keeps the statistics that `state` has collected since the last merge. By
+        default returns `state`.
 
         Used if runners report at different times; see `ConnectorPipelineV2.merge_states`.
         """

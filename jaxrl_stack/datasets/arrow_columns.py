@@ -141,7 +141,7 @@ def _check_values(values: Any, offsets: np.ndarray, where: _ColumnRows) -> None:
     if values.null_count:
         entry = int(np.flatnonzero(np.asarray(values.is_null()))[0])
         row = int(np.searchsorted(offsets, entry, "right")) - 1
-        raise where.error("an entry of the row's list has no value; remove such rows from the data", row)
+        raise where.error("an entry of the list has no value; remove such rows from the data", row)
 
 
 def tensor_shape(field: pa.Field, path: str) -> tuple[int, ...] | None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Reference(NamedTuple):
-    """Returns of a random and of an expert policy, which define the normalised score.
+    """Reference values of D4RL's normalised score: the returns of a random and of an expert policy.
 
     Attributes:
         random: Return of a policy with random actions.

@@ -58,7 +58,7 @@ class ParquetFile:
 
     @property
     def own_metadata(self) -> dict[bytes, bytes]:
-        """Metadata that the program that wrote the Parquet file has stored in the file."""
+        """Metadata in the Parquet file, as stored by the program that wrote it."""
         return {**(self.schema.metadata or {}), **(self.metadata.metadata or {})}
 
     @property

@@ -20,7 +20,7 @@ _NUM_BINS = 40
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """Counts of values in bins.
+    """Histogram: number of values in each bin.
 
     Attributes:
         name: Name of the values.

@@ -241,7 +241,7 @@ class InfiniteLookbackBuffer:
         return InfiniteLookbackBuffer(data, self.lookback + start - first, self.space)
 
     def unfinalize(self) -> None:
-        """Converts arrays back to a list of items, so that more can be appended."""
+        """Converts arrays back to a list of items, so that more items can be appended."""
         if self.finalized:
             self.data = nested.unbatch(self.data)
             self.finalized = self._shared = False
@@ -313,7 +313,7 @@ class InfiniteLookbackBuffer:
     def _require_list(self, method: str) -> None:
         if self.finalized:
             raise RuntimeError(
-                f"{method}() needs a list, but finalize() converted the buffer to arrays: call unfinalize() first"
+                f"{method}() needs a list, but this buffer is finalized (has arrays): call unfinalize() first"
             )
 
     def _absolute(self, index: int, neg_index_as_lookback: bool) -> int:

@@ -115,8 +115,8 @@ def _check_numbers(obs: Any) -> None:
 
 
 def _batches(steps: Steps) -> Iterator[dict[str, Any]]:
-    """Yields batches of `_ROWS` recorded observations, as connectors take them; the last batch is padded with masked
-    rows.
+    """Yields batches of `_ROWS` recorded observations in the form that connectors take; the last batch is padded with
+    masked rows.
     """
     for start in range(0, steps.num_rows, _ROWS):
         number = min(_ROWS, steps.num_rows - start)

@@ -177,8 +177,8 @@ class OfflineData:
                 )
 
     def select(self, columns: Sequence[str]) -> None:
-        """Restricts later reads of the data set to these columns; has no effect with a `prelearner_class` or Ray Data,
-        which may use other columns.
+        """Restricts later reads of the data set to the given columns; has no effect with a `prelearner_class` or Ray
+        Data, which may use other columns.
         """
         if isinstance(self.data, Dataset) and self.config.prelearner_class is None:
             self._selected = tuple(columns)
@@ -441,7 +441,8 @@ class OfflineData:
         num_shards: int = 1,
         module_state: dict[str, Any] | None = None,
     ) -> Any:
-        """Returns the next rows of the recorded data, in order; after the last row, starts again with the first one.
+        """Returns the next rows of the recorded data, in the order of the data; after the last row, starts again with
+        the first one.
 
         Training does not call it, unless a subclass overrides it: then every update is made from what it returns.
 

@@ -291,14 +291,14 @@ def test_observations_that_do_not_fit_name_the_connector_and_the_remedy(function
     connectors = [HostOnly(nothing), HostOnly(function, PHYSICS), HostOnly(nothing)]
     pipeline = EnvToModulePipeline(MESSAGE, ACTIONS, connectors=connectors)
     with pytest.raises(
-        ValueError, match="(?s)^Host connector 'HostOnly_1' left observations.*recompute_output_observation_space"
+        ValueError, match="(?s)^Host connector 'HostOnly_1' returned observations.*recompute_output_observation_space"
     ):
         run_host_connectors(pipeline, episodes=running(np.zeros(2), np.zeros(2)))
 
 
 def test_a_connector_that_changes_the_observation_without_declaring_it_is_named():
     pipeline = EnvToModulePipeline(PHYSICS, ACTIONS, connectors=[HostOnly(wrong_for_all)])
-    with pytest.raises(ValueError, match="Host connector 'HostOnly' left observations that do not fit"):
+    with pytest.raises(ValueError, match="Host connector 'HostOnly' returned observations that do not fit"):
         run_host_connectors(pipeline, episodes=running(np.zeros(2)))
 
 

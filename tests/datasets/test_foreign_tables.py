@@ -482,7 +482,7 @@ TIME_MAJOR = {
     [
         (table(LONG, drop=["t"]), "new_obs differs from obs in row .*write a column t.*'eps_id': ''"),
         (table(rows(), t=[4 * t for t in of("t")]), "After t=0 comes 4.*input_read_schema={'t': ''}"),
-        (table(rows(order="turns"), drop=["eps_id", "new_obs"]), "After t=0 comes 0.*need a column eps_id"),
+        (table(rows(order="turns"), drop=["eps_id", "new_obs"]), "After t=0 comes 0.*add a column eps_id"),
         (table(rows(order="shuffled"), eps_id=[own % 2 for own in of("eps_id", rows(order="shuffled"))]), "Several"),
         (table(rows(), t=TIMES), r"t cannot be read: its values are times.*write numbers"),
         (table(rows(), t=[t + 0.5 for t in of("t")]), "row 0: The column t counts steps, but has the value 0.5"),

@@ -170,8 +170,9 @@ class MeanStdFilter(ConnectorV2):
         return as_dict(to_host(merged))
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """Returns a copy of `state` in which the merged statistics (``base``) are those of `known`, another state of
-        this connector. The copy keeps the statistics that `state` has collected since the last merge (``delta``).
+        """Returns a copy of `state` with its merged statistics (``base``) replaced by the merged statistics of `known`,
+        another state of this connector. The copy keeps the statistics that `state` has collected since the last merge
+        (``delta``).
         """
         return {key: {**own, "base": known[key]["base"]} for key, own in state.items()}
 
