@@ -527,8 +527,9 @@ class ConnectorPipelineV2(PureConnector):
                 connector = self._places[self._index_of(name)][1]
             except ValueError as error:
                 error.add_note(
-                    f"The state is of a pipeline that has it. Set {self.setting or 'the connectors'} as in the run of "
-                    f"the state, or load weights alone: restore_from_path(path, component='learner_group')."
+                    "The state comes from a pipeline with this connector. Set "
+                    f"{self.setting or 'the connectors'} as in that run, or load only the weights: "
+                    "restore_from_path(path, component='learner_group')."
                 )
                 raise
             with naming(name, self.names, type(self).__name__):
@@ -581,14 +582,14 @@ def _spaces_after(
 
 def _overrides(pipeline: str, method: str) -> TypeError:
     return TypeError(
-        f"{pipeline} overrides `{method}` of the pipeline. A pipeline's pure connectors are compiled into the step, "
-        "without that call: put the code into a ConnectorV2 of its own and add it with `prepend`."
+        f"{pipeline} overrides `{method}`, which compiled code does not call: it calls the pipeline's connectors "
+        "directly. Move the code to a ConnectorV2, and add this connector with `prepend`."
     )
 
 
 def _misplaced(name: str, other: str, pipeline: str) -> TypeError:
     return TypeError(
-        f"Host connector {name!r} comes after {other!r} in this {pipeline}. Connectors that override `__call__` run on "
-        "the episodes, before these become arrays and the other connectors are compiled: move it to the front "
+        f"Host connector {name!r} comes after {other!r} in this {pipeline}. Host connectors (they override `__call__`) "
+        "run on episodes, before these become arrays for the compiled connectors. Move it to the front "
         f"(`pipeline.remove(...)`, `pipeline.prepend(...)`), or write it as a pure function:\n{PURE_SIGNATURE}"
     )

@@ -39,7 +39,7 @@ def describe_members(
     for index, (name, connector) in enumerate(members):
         lines.append(f"{index + 1} {name}")
         if connector.is_host_connector:
-            lines.append("    host connector: what it puts out is not known before it runs")
+            lines.append("    host connector: its output is unknown before it runs")
             break
 
         def run(batch, ctx, connector=connector):

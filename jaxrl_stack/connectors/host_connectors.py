@@ -161,9 +161,9 @@ def _rows_by_chunk(name: str, data: dict[tuple, list[Any]], episodes: Episodes) 
             found, expected = len(jax.tree.leaves(rows)[0]), sum(lengths)
             if found != expected:
                 hint = (
-                    " The episodes hold what the module saw: leave a connector out here that does what one of the "
-                    "env-to-module pipeline has done. A new OBS column needs the observation after the last step, "
-                    "too, to bootstrap from; or rewrite the episode: `episode.set_observations(new_data=...)`."
+                    " Episodes contain outputs of the env-to-module pipeline: do not repeat its connectors here. A "
+                    "new OBS column also needs an item for the observation after the last step, for bootstrapping; "
+                    "or change the episode: `episode.set_observations(new_data=...)`."
                     if extra
                     else ""
                 )

@@ -354,7 +354,7 @@ def _check_bounds(part: Any, array: np.ndarray, is_scaled: bool, file_rows: File
     if scaled.any() and ((steps >= low - MARGIN) & (steps <= high + MARGIN)).all():
         raise file_rows.error(
             f"The action {shown} is outside of [-1, 1], the range of module outputs for {part}. If the data has "
-            "environment actions, write 2 * (actions - low) / (high - low) - 1, or set "
+            "environment actions, convert them: 2 * (actions - low) / (high - low) - 1, or set "
             "environment(normalize_actions=False).",
             odd,
         )

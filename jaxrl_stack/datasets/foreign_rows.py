@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SEVERAL_AGENTS = (
     "It has steps of several agents, which cannot be learned from. Write the steps of one agent, or of one policy's "
-    "agents as episodes of their own, to files."
+    "agents as separate episodes, to files."
 )
 _TIME_MAJOR = (
     "Rows need one axis: of arrays [time, environment, ...] write x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), and the "
@@ -481,8 +481,9 @@ def _check_continuity(rows: Rows, index: np.ndarray, table: ForeignTable, column
     called, obs = columns.called(Columns.NEXT_OBS), columns.called(Columns.OBS)
     if rows.episode is None:
         notice_once(
-            f"{table.path}: {called} of {broken:,} of {number:,} rows is not {obs} of the next row, so these are steps "
-            "of their own: sequences, returns and lengths of episodes are not known. Write eps_id and t to have them."
+            f"{table.path}: {called} of {broken:,} of {number:,} rows is not {obs} of the next row, so rows are read "
+            "as single steps: sequences, returns and lengths of episodes are unknown. Add columns eps_id and t to "
+            "define episodes."
         )
         return
     at = int(np.argmax(other))

@@ -195,14 +195,14 @@ def _nothing_there(name: str, filesystem: Any, there: Sequence[str]) -> BadDataE
     if waiting := unfinished_files(name, filesystem):
         return BadDataError(
             f"{named}, and {len(waiting)} that a run is writing, such as {waiting[0]}. Complete them with "
-            "algo.save_to_path(...) or algo.stop(), or sooner: offline_data(output_max_rows_per_file=...)."
+            "algo.save_to_path(...) or algo.stop(), or set a smaller offline_data(output_max_rows_per_file=...)."
         )
     if is_empty_folder(name, filesystem):
         return BadDataError(
             f"{named}: the folder is empty. If a run records into it, complete its first file with "
-            "algo.save_to_path(...) or algo.stop(), or sooner: offline_data(output_max_rows_per_file=...)."
+            "algo.save_to_path(...) or algo.stop(), or set a smaller offline_data(output_max_rows_per_file=...)."
         )
-    return BadDataError(f"{named}: name a file, a folder or a glob that has some.")
+    return BadDataError(f"{named}: set input_ to a file, a folder or a glob with such files.")
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

@@ -123,7 +123,7 @@ def summary_of(parts: Iterable[Steps], action_space: gym.Space | None = None) ->
         actions = _Actions.of(taken, action_space) if actions is None else actions
         actions.add(taken)
     if actions is None:
-        raise ValueError("The data set has no steps to summarise. Name files that have some.")
+        raise ValueError("The data set has no steps to summarise. Pass a data set with steps.")
     table = episodes.table()
     ended = table["terminated"] | table["truncated"]
     whole = ended & (table["begin"] == 0) & (table["num_steps"] == table["end"])

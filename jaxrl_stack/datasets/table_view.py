@@ -65,7 +65,7 @@ class TableView:
             if not missing:
                 break
         if not parts:
-            raise ValueError("take_batch(): the data set has no steps. Name files that have some.")
+            raise ValueError("take_batch(): the data set has no steps. Open files with steps.")
         names = [name for name in parts[0] if all(name in part for part in parts)]
         return {name: jax.tree.map(lambda *xs: np.concatenate(xs), *(part[name] for part in parts)) for name in names}
 

@@ -275,7 +275,7 @@ def test_such_a_connector_trains_and_is_told_off_in_the_learner_pipeline(looks_b
     )
     learner.build()
     episodes = looks_back.env_runner.sample(num_timesteps=5)
-    with pytest.raises(ValueError, match="leave a connector out here that does what one of the env-to-module"):
+    with pytest.raises(ValueError, match="do not repeat its connectors here"):
         learner.update(episodes=episodes, timesteps={"num_env_steps_sampled_lifetime": 5})
 
 

@@ -352,7 +352,7 @@ def test_pipelines_that_take_no_host_connectors_say_so():
         def __call__(self, **kwargs):
             return super().__call__(**kwargs)
 
-    with pytest.raises(TypeError, match="Overridden overrides `__call__` of the pipeline"):
+    with pytest.raises(TypeError, match="Overridden overrides `__call__`, which compiled code does not call"):
         Overridden(PHYSICS, ACTIONS).checked_host_connectors()
     to_env = ModuleToEnvPipeline(PHYSICS, ACTIONS, connectors=[DecodeMessage(), GetActions()])
     with pytest.raises(TypeError, match="'DecodeMessage'.*Between module and environment"):
