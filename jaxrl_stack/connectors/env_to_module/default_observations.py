@@ -47,8 +47,8 @@ class DefaultObservations(FlattenObservations):
         super().__init__(input_observation_space, input_action_space, **kwargs)
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
-        """Returns the space after the connector: images keep their Box, and the other parts of the observation become
-        one-dimensional float32 Boxes.
+        """Returns the space after the connector: images and the action mask keep their spaces, and the other parts of
+        the observation become one-dimensional float32 Boxes.
         """
         return self._map_spaces(self._prepared_space, input_observation_space)
 
