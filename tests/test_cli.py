@@ -165,7 +165,7 @@ def test_plot_draws_a_run_in_characters_and_as_a_figure(trained, tmp_path, capsy
         ([str(directory), "--key", "entropy"], "'learners/default_policy/entropy'"),
         ([str(directory), "--out", str(tmp_path / "x.doc")], "x.doc"),
         ([str(directory), "--x", "stpes"], "stpes"),
-        ([str(directory), "--band", "2"], "argument --band: '2' must be between 0 and 1"),
+        ([str(directory), "--band", "2"], "argument --band: '2' must be above 0 and below 1"),
     ):
         assert cli.main(["plot", *options]) == 2
         error = capsys.readouterr().err

@@ -157,7 +157,7 @@ def make_callback(
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> None:
-    """Calls a hook of the callback objects, then the functions, each in order.
+    """Calls a hook of the callback objects, then the functions for this hook, each in order.
 
     Args:
         callback_name: Name of the hook.

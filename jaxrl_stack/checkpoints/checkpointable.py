@@ -298,8 +298,8 @@ class Checkpointable:
 
 
 def _complete(component: Component) -> None:
-    """Completes the stored configs of a component and its parts: copies a setting that one config lacks, because its
-    value there is not data, from another of these configs.
+    """Completes the stored configs of a component and its parts. A config lacks a setting if its value is not data; the
+    value is then copied from another of these configs that stores it as data.
     """
     _, *inside = component.with_parts()
     _take_settings(component, inside)

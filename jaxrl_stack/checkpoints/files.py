@@ -1,4 +1,6 @@
-"""Checkpoints on disk: folders of JSON files and array files, written atomically and read without trust."""
+"""Checkpoints on disk: folders of JSON files and array files, written atomically, and checked when they are read,
+because their content is not trusted.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,8 @@ def with_shared_attributes(
 def share_attributes(
     state: dict[str, Any], own: Mapping[str, Any], names: Sequence[str], path: str | os.PathLike[str]
 ) -> None:
-    """Applies `with_shared_attributes` to each stored module in `state`, with the owner's module of the same id.
+    """Applies `with_shared_attributes` to each stored module in `state`, together with the module of the same id in the
+    owner's state `own`.
 
     Args:
         state: Stored state of an owner of modules, with only the values at `names`; changed in place.
@@ -73,7 +74,7 @@ def share_attributes(
 
 
 def _attribute_of(ref: str) -> str:
-    """Name of the module's attribute to which the array `ref` belongs."""
+    """Name of the module's attribute that contains the array `ref`, such as "encoder" for ``"encoder/kernel"``."""
     return ref.partition("/")[0]
 
 

@@ -86,7 +86,11 @@ class Remote:
         if odd or len(infos) > _MAX_FILES:
             raise ValueError(
                 f"{self.path} is not a checkpoint that save_to_path() wrote: it has {len(infos):,} files and folders"
-                + (f", and {short(odd[0])} is not a regular file." if odd else f", more than {_MAX_FILES:,}.")
+                + (
+                    f", and {short(odd[0])} is not a regular file. Pass another path."
+                    if odd
+                    else f", more than {_MAX_FILES:,}. Pass another path."
+                )
             )
         size = sum(info.size for _, info in files)
         free = shutil.disk_usage(local.parent).free

@@ -94,6 +94,8 @@ def reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
         pairs = [text.partition("=") for text in found["input_read_schema"]]
         odd = [column for column, is_named, _ in pairs if not is_named]
         if odd:
-            raise CliError(f"--input-read-schema {odd[0]}: must name the column in the files: {odd[0]}=NAME.")
+            raise CliError(
+                f"--input-read-schema {odd[0]}: lacks the name of this column in the files. Write {odd[0]}=NAME."
+            )
         found["input_read_schema"] = {column: name for column, _, name in pairs}
     return found

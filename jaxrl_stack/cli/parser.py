@@ -246,7 +246,7 @@ def _share_or_all(text: str) -> float:
 def _share(text: str) -> float:
     number = float(text)
     if not 0.0 < number < 1.0:
-        raise argparse.ArgumentTypeError(f"{text!r} must be between 0 and 1")
+        raise argparse.ArgumentTypeError(f"{text!r} must be above 0 and below 1")
     return number
 
 

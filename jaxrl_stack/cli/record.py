@@ -61,8 +61,8 @@ def _settings(config: AlgorithmConfig, arguments: argparse.Namespace) -> dict[st
 
 
 def _with_random_actions(config: AlgorithmConfig, epsilon: float) -> Callable[[Any, Any], list[Any]]:
-    """Returns a function that creates the config's module-to-env connectors, followed by one that samples random
-    actions.
+    """Returns a function that creates module-to-env connectors: those of the config, then a connector that samples
+    random actions.
     """
     from jaxrl_stack.connectors.module_to_env import RandomActions
 

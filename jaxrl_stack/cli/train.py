@@ -152,8 +152,8 @@ def _set_output(config: AlgorithmConfig, arguments: argparse.Namespace) -> None:
 
 
 def results_directory(arguments: argparse.Namespace, config: AlgorithmConfig, prefix: str = "") -> pathlib.Path:
-    """Returns the path of the results directory: the option's, if it is new or empty, or a new one whose name begins
-    with `prefix`.
+    """Returns the path of the results directory: the value of ``--results-dir``, which must be new or empty. Without
+    this option, returns a new path whose name begins with `prefix`.
     """
     if arguments.results_dir is not None:
         directory = pathlib.Path(arguments.results_dir)

@@ -42,7 +42,8 @@ NEAREST = {
 
 
 def nearest_algorithm(name: str) -> str | None:
-    """Sentence about the most similar algorithm to an unsupported one; None for an unknown name.
+    """Sentence about the algorithm of this package that is most similar to an unsupported one; None for an unknown
+    name.
 
     Args:
         name: An algorithm, its config, or its module, such as "DDPG", "DDPGConfig" or "apex_dqn".
@@ -223,7 +224,8 @@ def stand_ins(module: str) -> Callable[[str], Any]:
 
 
 class UnsupportedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Import finder that creates modules which contain only unsupported names of RLlib; after the standard finders.
+    """Import finder, after the standard ones, for modules that contain only unsupported names of RLlib. It creates
+    these modules.
 
     They are packages without a folder, so that Python searches for an unlisted name as a module in them.
     """

@@ -43,7 +43,9 @@ def rewrite_imports(source: SourceCode, bindings: Bindings) -> None:
 
 
 def _import_from(source: SourceCode, bindings: Bindings, node: ast.ImportFrom) -> dict[str, str]:
-    """Rewrites ``from module import names``; returns ``{old name: new name}`` of renamed ones."""
+    """Rewrites ``from module import names`` so that it imports from this package. Returns ``{old name: new name}`` for
+    the imported names whose uses in the script must be renamed.
+    """
     module = str(node.module)
     groups: dict[str, list[str]] = {}
     renamed, problems = {}, {}
@@ -94,8 +96,8 @@ def _is_of_old_stack(module: str, name: str) -> bool:
 
 
 def _is_used(source: SourceCode, alias: ast.alias) -> bool:
-    """Whether a script uses an imported name outside of the branches of if statements and conditional expressions. If
-    so, the migration cannot replace a missing name by None.
+    """Whether a script uses an imported name outside of the branches of if statements and conditional expressions. Such
+    a use would fail if the migration replaced the missing name by None.
     """
     name = alias.asname or alias.name
     uses = (node for node in ast.walk(source.tree) if isinstance(node, ast.Name) and node.id == name)
@@ -150,7 +152,7 @@ def _statement(module: str, names: list[str], indentation: str) -> str:
 
 
 def _from_ray(source: SourceCode, node: ast.ImportFrom) -> None:
-    """Rewrites ``from ray import rllib, ...``."""
+    """Rewrites ``from ray import rllib, ...`` as ``import jaxrl_stack as rllib``; keeps other imported names."""
     others = [ast.unparse(alias) for alias in node.names if alias.name != "rllib"]
     name = next(alias.asname or alias.name for alias in node.names if alias.name == "rllib")
     lines = [f"from ray import {', '.join(others)}"] if others else []
@@ -158,7 +160,9 @@ def _from_ray(source: SourceCode, node: ast.ImportFrom) -> None:
 
 
 def _import(source: SourceCode, node: ast.Import) -> None:
-    """Rewrites ``import module``, and keeps the name `ray` if the script uses other parts of Ray."""
+    """Rewrites ``import module`` so that it imports the module of this package; adds ``import ray`` if the script uses
+    other parts of Ray.
+    """
     lines, needs_ray = [], False
     for alias in node.names:
         if not is_rllibs(alias.name):
@@ -182,7 +186,9 @@ def _uses_ray(tree: ast.Module) -> bool:
 
 
 def _path_in_a_string(source: SourceCode, node: ast.Constant, path: str) -> None:
-    """Rewrites a string with the path of a class, such as ``"ray.rllib.algorithms.ppo.PPO"``."""
+    """Replaces RLlib's path of a class in a string, such as ``"ray.rllib.algorithms.ppo.PPO"``, by the path in this
+    package.
+    """
     if not re.fullmatch(r"ray\.rllib(\.\w+)+", path) or isinstance(source.parents[node], ast.JoinedStr):
         return
     target = target_of(*path.rsplit(".", 1))

@@ -157,8 +157,8 @@ def _read_batch_size(source: SourceCode, node: ast.Attribute) -> None:
 
 
 def _numbers_of_learners(source: SourceCode, call: ast.Call) -> list[tuple[ast.expr, bool]]:
-    """Finds the expressions for ``num_learners`` that apply to a config method call, each with a flag: True if it is in
-    the same statement.
+    """Finds the expressions for ``num_learners`` that apply to a config method call. Returns each with a flag: True if
+    the expression and the call are in the same statement.
 
     A chain of calls on a config uses its own value; otherwise the values of the whole script count.
     """

@@ -155,7 +155,9 @@ class SourceCode:
         self.edits.append(Edit(self.start(node), self.end(node), text))
 
     def replace_statement(self, node: Any, statements: list[str]) -> None:
-        """Replaces a statement by several statements, on separate lines if it began its line."""
+        """Replaces a statement by several statements: on separate lines if the old statement is the first on its line,
+        else on one line.
+        """
         is_first = not self.segment(self.line_start(node.lineno), self.start(node)).strip()
         if is_first:
             self.replace(node, f"\n{self.indentation(node.lineno)}".join(statements))
@@ -227,7 +229,9 @@ class SourceCode:
         return not before.strip() and (not after.strip() or after.lstrip().startswith("#"))
 
     def delete_statement(self, node: Any) -> None:
-        """Deletes a statement with its lines; leaves `pass` if it was alone in a block or shares a line."""
+        """Deletes a statement with its lines. Replaces it by `pass` if it is the only statement of a block, or if other
+        code is on its lines.
+        """
         parent: Any = self.parents[node]
         blocks = [getattr(parent, name, None) for name in ("body", "orelse", "finalbody")]
         if any(block == [node] for block in blocks) or not self.is_alone(node):
@@ -266,8 +270,8 @@ class SourceCode:
         return b"".join(pieces).decode(), moved
 
     def _comment(self, finding: Finding) -> Edit:
-        """Creates the edit that inserts a to-do comment above its line; inserts "" if an earlier migration has already
-        added the comment.
+        """Creates the edit that inserts the to-do comment of a finding above its line. The inserted text is empty if a
+        to-do comment is already there, from an earlier migration.
         """
         line = finding.line
         while line in self._inside:

@@ -177,7 +177,9 @@ class TensorMethods:
         return True
 
     def _convert(self, node: ast.Call, function: ast.Attribute) -> None:
-        """Rewrites ``to(device, dtype)``: JAX places arrays, and ``astype`` converts types."""
+        """Rewrites conversions such as ``x.to(device, dtype)`` as ``x.astype(dtype)``; deletes the device, because JAX
+        places arrays.
+        """
         parts = [*node.args, *node.keywords]
         types = [part for part in parts if self._is_type(part)]
         is_to = function.attr == "to"
@@ -291,7 +293,9 @@ class TensorMethods:
         self.source.replace_span(end - 1, end, ",)" if len(node.elts) == 1 else ")")
 
     def _deviation(self, node: ast.Call, name: str, value: ast.expr) -> None:
-        """Rewrites `std` and `var`, which divide by n - 1 in PyTorch, and by n in NumPy and JAX."""
+        """Rewrites `std` and `var` with the argument `ddof`, because PyTorch divides by n - 1 by default, NumPy and JAX
+        by n.
+        """
         names = {keyword.arg: keyword for keyword in node.keywords}
         if set(names) & {"unbiased", "correction"}:
             keyword = names.get("unbiased") or names["correction"]

@@ -41,7 +41,9 @@ _OF_VALUES = {"FloatTensor": "jnp.float32", "LongTensor": "jnp.int32", "Tensor":
 
 
 def rewrite_torch(source: SourceCode, bindings: Bindings) -> None:
-    """Rewrites unambiguous code, adds tasks for the rest, and deletes unused PyTorch imports."""
+    """Rewrites PyTorch code that has an unambiguous counterpart, adds to-do comments for other PyTorch code, and
+    deletes unused PyTorch imports.
+    """
     if any(full.partition(".")[0] == "torch" or _is_of_torch(full) for full in bindings.full.values()):
         TorchCode(source, bindings).rewrite()
     if any(is_rllibs(full) for full in bindings.full.values()):
@@ -79,7 +81,7 @@ class TorchCode:
         self.methods = TensorMethods(source, bindings, self.tensors, self.full, self.uses, self.needs)
 
     def rewrite(self) -> None:
-        """Rewrites the script."""
+        """Rewrites the PyTorch code and imports of the script."""
         for node in ast.walk(self.source.tree):
             if node in self.done:
                 continue
@@ -204,7 +206,9 @@ class TorchCode:
         self.source.insert(end, ")")
 
     def _tensor_of_values(self, node: ast.Call, dtype: str) -> None:
-        """Rewrites ``torch.Tensor([1, 2])``; a call with sizes gets a to-do comment."""
+        """Rewrites ``torch.Tensor([1, 2])`` as ``jnp.asarray([1, 2], dtype=...)``; a call with sizes gets a to-do
+        comment.
+        """
         if len(node.args) == 1 and isinstance(node.args[0], ast.List | ast.Tuple | ast.ListComp) and not node.keywords:
             self._rename(node.func, "jnp.asarray")
             self.source.append(self.source.end(node) - 1, f"dtype={dtype}")
@@ -249,7 +253,7 @@ class TorchCode:
         self.done.update(ast.walk(statement))
 
     def _has_others(self, statement: ast.stmt) -> bool:
-        """Whether the block of a statement contains anything other than calls of ``torch.nn.init``."""
+        """Whether the block of code that contains a statement has anything other than calls of ``torch.nn.init``."""
         parent = self.source.parents[statement]
         blocks = (getattr(parent, name, []) for name in ("body", "orelse", "finalbody"))
         block = next(block for block in blocks if statement in block)

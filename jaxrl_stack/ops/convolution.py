@@ -78,8 +78,9 @@ def _of_images(images, kernel, cotangent, *, stride: tuple[int, int], margins: M
 
 
 def _of_kernel(images, kernel, cotangent, *, stride: tuple[int, int], margins: Margins) -> jax.Array:
-    """Gradient of a convolution with respect to its kernel, ``[height, width, C, channels]``: a convolution of the
-    images with the outputs' cotangents as kernel, which sums over the batch of images in place of channels.
+    """Gradient of a convolution with respect to its kernel, ``[height, width, C, channels]``. It is itself a
+    convolution: the images are the input, the outputs' cotangents are the kernel, and the sum is over the images of the
+    batch instead of over channels.
     """
     sizes = zip(margins, stride, kernel.shape[:2], images.shape[1:3], cotangent.shape[1:3], strict=True)
     around = [(low, k + (out - 1) * step - n - low) for (low, _), step, k, n, out in sizes]

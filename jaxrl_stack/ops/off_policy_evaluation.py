@@ -79,7 +79,8 @@ def importance_sampling(
 def per_decision_importance_sampling(
     log_ratios: jax.Array, rewards: jax.Array, mask: jax.Array, gamma: jax.Array | float
 ) -> jax.Array:
-    """Per-decision importance sampling (Precup, Sutton and Singh, 2000, section 4): ``sum_t gamma^t rho_{0:t} r_t``.
+    """Per-decision importance sampling (Precup, Sutton and Singh, 2000, section 4): ``sum_t gamma^t rho_{0:t} r_t``,
+    with the cumulative importance ratios ``rho_{0:t}``.
 
     A reward is weighted by the ratios of the actions before it, and not of those that came later.
 

@@ -129,7 +129,8 @@ def dueling(values: jax.Array, advantages: jax.Array, action_mask: jax.Array | N
 def dueling_atoms(
     value_logits: jax.Array, advantage_logits: jax.Array, action_mask: jax.Array | None = None
 ) -> jax.Array:
-    """Logits of the value distributions from the two streams (Hessel et al., 2018, section "Dueling networks").
+    """Logits of value distributions from the two streams of a dueling network (Hessel et al., 2018, section "Dueling
+    networks").
 
     ``logit_i(s, a) = V_i(s) + A_i(s, a) - mean_a' A_i(s, a')``, for each atom ``i``. The value stream has one output
     per atom: a single one, added to all atoms, would be lost in the softmax over them.
@@ -292,7 +293,7 @@ def expectile_rows(difference: jax.Array, expectile: jax.Array | float) -> jax.A
 # ------------------------------------------------------------------------------- distributions over atoms
 def support(v_min: float, v_max: float, num_atoms: int) -> jax.Array:
     """Atoms of value distributions: ``num_atoms`` returns from ``v_min`` to ``v_max`` at equal distances, float32
-    ``[K]``.
+    ``[num_atoms]``.
 
     Raises:
         ValueError: If they are fewer than two, or not ascending.
@@ -426,7 +427,7 @@ def soft_update(online: Any, target: Any, tau: jax.Array | float) -> Any:
 
 
 def target_update_due(num_steps: Any, last_update: Any, target_network_update_freq: jax.Array | int) -> jax.Array:
-    """True if at least ``target_network_update_freq`` steps were sampled since the last update.
+    """True if at least ``target_network_update_freq`` steps were sampled since the last update of the target networks.
 
     Exact at any age of a run: the counters are subtracted as integers.
 

@@ -56,8 +56,8 @@ def of_rows(
 
 
 def at_steps(values: Any, steps: jax.Array) -> Any:
-    """Selects ``values[n, steps[n, j]]`` in every leaf: values ``[N, J, ...]`` at steps int ``[N, K]`` are ``[N, K,
-    ...]``.
+    """Selects values at some steps of N sequences, in every leaf: ``result[n, k] = values[n, steps[n, k]]``, for values
+    ``[N, J, ...]`` and steps int ``[N, K]``.
     """
 
     def of_leaf(leaf: jax.Array) -> jax.Array:

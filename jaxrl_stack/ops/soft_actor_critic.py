@@ -218,7 +218,9 @@ def _alpha(log_alpha: jax.Array) -> jax.Array:
 
 
 def _expectation(log_probs: jax.Array, values: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """Expectation over discrete actions, ``sum_a p_a * values(log p)_a``; actions with probability 0 contribute 0."""
+    """Expectation over discrete actions, ``sum_a p_a * values(log p)_a``; `values` is a function of the
+    log-probabilities. Actions with probability 0 contribute 0.
+    """
     probs = jnp.exp(log_probs)
     impossible = probs == 0.0
     # Twice: 0 * inf would be NaN in the sum, and in the gradient even of a branch that where does not take.

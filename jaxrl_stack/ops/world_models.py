@@ -141,8 +141,8 @@ def straight_through(one_hot: jax.Array, probs: jax.Array) -> jax.Array:
 
 
 def categorical_kl(probs: jax.Array, other_probs: jax.Array) -> jax.Array:
-    """KL divergence ``KL(p || q)`` of independent categorical variables, summed over them: ``[..., Z, K]`` to
-    ``[...]``.
+    """KL divergence ``KL(p || q)`` of Z independent categorical variables with K classes each, summed over the
+    variables: ``[..., Z, K]`` to ``[...]``.
     """
     return jnp.sum(probs * (jnp.log(probs) - jnp.log(other_probs)), axis=(-2, -1))
 

@@ -147,7 +147,7 @@ def checked_methods(module: RLModule, methods: Sequence[str] | str | None) -> tu
     if needs_q and module.is_stateful():
         raise ValueError(
             f"methods={list(names)}: {needs_q} learn Q-values of single observations, but {type(module).__name__} has "
-            "a recurrent state. Leave them out."
+            "a recurrent state. Use methods=('is', 'pdis', 'wis')."
         )
     return names
 
@@ -233,7 +233,7 @@ def weighted_returns(
 
 
 def behavior_log_probs(columns: Mapping[str, Any]) -> np.ndarray:
-    """Returns the log-probabilities of the recorded actions under the recording policy, float32 ``[R]``.
+    """Returns the log-probabilities of the actions in R recorded rows under the recording policy, float32 ``[R]``.
 
     Raises:
         ValueError: If the data contain no probabilities of actions.
@@ -259,9 +259,9 @@ def _terms(
     q_values: QValues | None,
     gamma: float,
 ) -> dict[str, Any]:
-    """Computes the terms of off-policy estimates, which are ratios of sums over E recorded episodes: per method (and
-    for "behavior", the recording policy) numerators and denominators ``[E]``; also the log importance weights ``[E]``
-    and the effective sample size.
+    """Computes the terms of off-policy estimates, which are ratios of sums over E recorded episodes. Returns the
+    numerators and denominators ``[E]`` of each method (and of "behavior", the recording policy), the log importance
+    weights ``[E]`` and the effective sample size.
     """
     rows = episodes.rows
     zeros = np.zeros(rows.shape, np.float32)

@@ -357,7 +357,10 @@ def _check_sizes(about: Mapping[str, Any], arrays: Path) -> None:
     """
     entries = sum(num_described_entries(about[name]) for name in ("observation_space", "action_space"))
     if entries > MAX_SPACE_ELEMENTS:
-        raise ValueError(f"the spaces have {entries:,} entries, more than the maximum of {MAX_SPACE_ELEMENTS:,}")
+        raise ValueError(
+            f"the spaces have {entries:,} entries (in {DESCRIPTION_FILE}), "
+            f"more than the maximum of {MAX_SPACE_ELEMENTS:,}"
+        )
     with zipfile.ZipFile(arrays) as stored:
         packed = [info.filename for info in stored.infolist() if info.compress_type != zipfile.ZIP_STORED]
     if packed:
@@ -387,5 +390,5 @@ def _array(stored: Any, name: str, leaf: Mapping[str, Any]) -> np.ndarray:
     shape, dtype = tuple(leaf["shape"]), jax.numpy.dtype(leaf["dtype"])
     data = stored[name]
     if data.dtype != np.uint8 or data.ndim != 1:
-        raise ValueError(f"the stored array {name!r} is {data.dtype}{list(data.shape)} and must be uint8[n]")
+        raise ValueError(f"the stored array {name!r} is {data.dtype}{list(data.shape)} and must be uint8 with one axis")
     return np.frombuffer(data.tobytes(), dtype).reshape(shape)

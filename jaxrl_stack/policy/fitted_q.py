@@ -83,8 +83,8 @@ class QValues(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """Training data of fitted Q evaluation, arrays ``[R, ...]``: `actions` are indices or vectors; `policy` contains
-    probabilities ``[R, n]`` or sampled actions ``[R, S, d]``.
+    """Training data of fitted Q evaluation, arrays with R rows: `actions` are indices ``[R]`` or vectors ``[R, d]``;
+    `policy` contains the probabilities ``[R, n]`` of n actions, or S sampled actions per row, ``[R, S, d]``.
     """
 
     observations: Any
@@ -194,7 +194,7 @@ def _value_of(network: Any, table: _Table, rows: jax.Array, is_discrete: bool) -
 @functools.lru_cache(maxsize=8)
 def _program(graphdef: Any, is_discrete: bool, config: FittedQConfig) -> Any:
     """Builds the compiled training program of fitted Q evaluation, ``(params, table, rows, gamma, key) -> (Q [R], V
-    [R], loss)``.
+    [R], loss)``, for the R rows of the table.
     """
     optimizer = optax.adam(optax.cosine_decay_schedule(config.lr, config.num_updates))
     tau = config.tau

@@ -358,7 +358,9 @@ def _with_zeros(
 
 
 def _check_integers(space: gym.Space, arrays: Any, name: str) -> None:
-    """Raises ValueError for integers that do not fit the dtype, and for invalid choices."""
+    """Raises ValueError for integers that do not fit the dtype of their space, and for values outside of a space that
+    is not a Box, such as Discrete.
+    """
 
     def check(part: gym.Space, array: np.ndarray) -> None:
         dtype: Any = dtype_of(part)

@@ -567,8 +567,8 @@ class Policy(Acting[PolicyState], Checkpointable):
 
 
 def has_connectors(path: str | os.PathLike[str], *, filesystem: Any = None) -> bool:
-    """Whether the checkpoint of an algorithm or policy contains connectors. Without them, as of a run without an
-    environment, only its module can be loaded: `module_of_checkpoint`.
+    """Whether the checkpoint of an algorithm or policy contains connectors. The checkpoint of a run without an
+    environment contains none: `module_of_checkpoint` can load its module.
 
     Args:
         path, filesystem: See `Policy.from_checkpoint`.

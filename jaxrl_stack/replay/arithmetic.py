@@ -107,9 +107,9 @@ def num_starts(xp: Any, is_first: Any, length: int) -> Any:
 
 
 def num_learned(xp: Any, is_first: Any, start: Any, length: int) -> Any:
-    """Computes how many steps of each drawn sequence the loss uses at most, int ``[N]``: `length`, but `start` + 1 if
-    the drawn step is the first of its episode, because such a draw also represents sequences that begin before the
-    episode.
+    """Computes the largest number of steps that the loss uses of each drawn sequence, int ``[N]``: `length` steps, or
+    `start` + 1 steps if the drawn step is the first of its episode. Such a draw also represents sequences that begin
+    before the episode.
 
     Args:
         xp: Namespace of the arrays.

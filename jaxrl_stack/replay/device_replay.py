@@ -417,7 +417,7 @@ class DeviceReplay:
         self, frames: FrameRing, obs: Any, ended: jax.Array, valid: jax.Array | None
     ) -> tuple[FrameRing, jax.Array]:
         """Writes frames of a rollout to the ring buffer of frames: the newest frame of every stacked observation ``[T,
-        B, ...]``, and all frames of the first observation after `cut`.
+        B, ...]``. After a call of `cut`, also writes the older frames of the first observation.
 
         Args:
             frames: Before the rollout.
@@ -527,8 +527,8 @@ class DeviceReplay:
     def _put_rows(
         self, levels: Any, places: jax.Array, count: jax.Array | float, starts: jax.Array | None = None
     ) -> Any:
-        """Sets the same scaled priority for all steps in some rows of the ring buffer, and their sampling weights as
-        starts of sequences.
+        """Sets the same scaled priority for all steps in some rows of the ring buffer. Also sets the weights with which
+        these steps are drawn as first steps of sequences.
 
         Args:
             levels: Before.
@@ -542,8 +542,8 @@ class DeviceReplay:
         return device_priorities.put(levels, items.reshape(-1), jnp.full((items.size,), count, jnp.float32), starts)
 
     def _starts(self, state: ReplayState, ended: jax.Array) -> jax.Array | None:
-        """Sampling weights of a rollout's steps as sequence starts, float32 ``[B * T]``, from the flags `ended` ``[T,
-        B]``; None if sequences have one step.
+        """Weights with which a rollout's steps are drawn as first steps of sequences, float32 ``[B * T]``, from the
+        flags `ended` ``[T, B]``; None if sequences have one step.
         """
         if self.length == 1:
             return None
@@ -553,7 +553,9 @@ class DeviceReplay:
         return arithmetic.num_starts(jnp, is_first, self.length).astype(jnp.float32).T.reshape(-1)
 
     def _take_out(self, levels: Any, head: jax.Array, before: jax.Array, after: jax.Array) -> Any:
-        """Sets the priorities of the oldest rows of the ring buffer to 0, until `after` of `before` rows remain."""
+        """Sets the priorities of old rows to 0: among the newest `before` rows of the ring buffer, only the newest
+        `after` rows keep their priorities.
+        """
 
         def is_left(carry: tuple[Any, jax.Array]) -> jax.Array:
             return carry[1] > after if head.ndim == 0 else jnp.any(carry[1] > after)
@@ -872,8 +874,8 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, pixels)
 
     def _frames(self, frames: FrameRing, ages: jax.Array, envs: jax.Array, back: jax.Array | int = 0) -> Any:
-        """Reads frames from the ring buffer by environment and age of the row (0 is the newest), or the frames `back`
-        steps before.
+        """Reads frames from the ring buffer by environment and age of the row (0 is the newest), or the frames that are
+        `back` steps earlier.
         """
         head, since_cut = _of(frames.head, envs), _of(frames.since_cut, envs)
         # Of a cut that no row follows yet, nothing is written down.
@@ -940,7 +942,7 @@ class DeviceReplay:
 
     def _keeps_finals(self, obs: Any) -> bool:
         """Whether the ring buffer stores a next observation with every step. It does if `num_final_obs` is not set and
-        the observations of all steps are small.
+        the observations of all steps take at most `_OWN_FINALS_BYTES` bytes.
         """
         return self.num_final_obs is None and self.num_rows * self.num_envs * bytes_of_shapes(obs) <= _OWN_FINALS_BYTES
 
@@ -956,7 +958,9 @@ class DeviceReplay:
         read = (*_READ, *self.extra_columns, *([Columns.LOSS_MASK] if is_masked else []))
         missing = sorted(set(read) - columns.keys())
         if missing:
-            raise ValueError(f"The rollout lacks the columns {missing}; it has {sorted(columns)}. Add them.")
+            raise ValueError(
+                f"The rollout lacks the columns {missing}; it has {sorted(columns)}. Add the missing columns."
+            )
         for name in read:
             for leaf in jax.tree.leaves(columns[name]):
                 if len(leaf.shape) < 2 or leaf.shape[1] != self.num_envs:
@@ -1008,7 +1012,7 @@ def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
 
 def _places_after(starts: jax.Array | None, places: jax.Array) -> jax.Array:
     """Returns `places` (ring buffer rows to write) unchanged, but forces XLA to compute `starts` before it writes these
-    rows, because `starts` depends on the row that was written before.
+    rows, because `starts` depends on the newest row before this write.
 
     XLA would read that row after the others are written, and copy the whole ring to do so.
     """

@@ -57,8 +57,8 @@ class ReplayState:
 
 @struct.dataclass
 class FinalObservations:
-    """Next observations that are not in the ring buffer: of truncated steps, with `DeviceReplay.keep_terminal_obs` also
-    of terminated steps, and of the newest row.
+    """Next observations that the ring buffer does not contain: those of truncated steps and of the newest row. With
+    `DeviceReplay.keep_terminal_obs`, also those of terminated steps.
 
     Attributes:
         next_obs: ``[S + B, ...]``: a ring of those of truncated steps, and those of the newest row.
@@ -130,8 +130,8 @@ class StepLayout:
         return cls(treedef, tuple(packing.slots_of(leaves, lead=0, flags=False)))
 
     def pack(self, steps: Any) -> dict[str, Any]:
-        """Packs steps ``[..., leaf shape]`` for the ring buffer: 32-bit leaves into one array of words, every other
-        leaf separately, ``{"words": uint32 [..., W], "loose": [leaf, ...]}``.
+        """Packs steps ``[..., leaf shape]`` for the ring buffer: 32-bit leaves into one array of W words per step,
+        every other leaf separately, ``{"words": uint32 [..., W], "loose": [leaf, ...]}``.
         """
         words, loose = [], []
         for leaf, slot in zip(self.treedef.flatten_up_to(steps), self.slots, strict=True):

@@ -64,8 +64,8 @@ class DrawForm(Protocol):
         ...
 
     def num_items(self, num_steps: int, num_shares: int) -> int:
-        """Number of items (transitions, sequences or windows) to draw for an update on `num_steps` steps, a multiple of
-        `num_shares`.
+        """Number of items (transitions, sequences or windows) to draw for an update on `num_steps` steps. It is a
+        multiple of `num_shares`, the number of equal parts into which the items are split.
         """
         ...
 
@@ -232,8 +232,9 @@ class _WithPriorities(abc.ABC):
 
     @abc.abstractmethod
     def _sample(self, buffer: Any, number: int, gamma: float, beta: float, **which: Any) -> Any:
-        """Draws a batch of samples as columns from a host buffer. With `modules_to_sample` in `which`, draws from each
-        of these modules and returns ``{module_id: columns}``.
+        """Draws a batch of samples as columns from a host buffer; `which` are further arguments of the buffer's
+        sampling method. With the argument `modules_to_sample`, draws from each of these modules and returns
+        ``{module_id: columns}``.
         """
 
     def _split(self, columns: dict[str, Any], number: int) -> tuple[dict[str, Any], Any]:

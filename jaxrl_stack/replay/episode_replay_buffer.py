@@ -1,4 +1,6 @@
-"""EpisodeReplayBuffer: uniform replay of transitions and sequences out of episodes or recorded blocks."""
+"""EpisodeReplayBuffer: uniform replay of transitions and sequences from episodes, or from recorded blocks (T steps of B
+environments).
+"""
 
 from __future__ import annotations
 
@@ -129,7 +131,7 @@ class EpisodeReplayBuffer(Checkpointable):
     # ----------------------------------------------------------------------------------------------------------- sizes
 
     def __len__(self) -> int:
-        """Steps in the buffer."""
+        """Number of steps in the buffer."""
         return self._num_timesteps
 
     def get_num_episodes(self, module_id: str | None = None) -> int:
@@ -143,7 +145,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return self._counts.evicted_episodes
 
     def get_num_timesteps(self, module_id: str | None = None) -> int:
-        """Steps in the buffer."""
+        """Number of steps in the buffer."""
         return self._num_timesteps
 
     @property
@@ -168,7 +170,9 @@ class EpisodeReplayBuffer(Checkpointable):
         return self._metrics.reduce()
 
     def memory_estimate(self) -> MemoryEstimate | None:
-        """Memory of the full buffer without module outputs; None while a space is unknown."""
+        """Estimated memory of the full buffer without module outputs; None if the observation or action space is
+        unknown.
+        """
         if self.observation_space is None or self.action_space is None:
             return None
         per_step = {
@@ -413,7 +417,7 @@ class EpisodeReplayBuffer(Checkpointable):
     # -------------------------------------------------------------------------------------------------------- eviction
 
     def _excess(self, num_steps: int) -> int:
-        """Number of steps by which `num_steps` exceeds the capacity."""
+        """Number of steps above the capacity that a buffer with `num_steps` steps would have; at least 0."""
         return max(0, num_steps - self.capacity)
 
     def _make_room(self, size: int) -> None:
@@ -481,8 +485,8 @@ class EpisodeReplayBuffer(Checkpointable):
         self._places[movers] = holes
 
     def _get_items(self) -> dict[str, Any]:
-        """State of the index from which samples are drawn: the rows of all stored steps, and values per step of a
-        subclass.
+        """State of the index from which samples are drawn: the rows of all stored steps. Subclasses add values per
+        step, such as priorities.
         """
         return {"rows": self._items[: self._num_timesteps].copy()}
 
@@ -787,7 +791,7 @@ class EpisodeReplayBuffer(Checkpointable):
             if not is_long.all() and not self._store.has_steps(self._store.steps(), min_steps).any():
                 raise ValueError(
                     f"min_batch_length_T={min_steps}: no episode in the replay buffer has more than {min_steps} "
-                    f"steps. Sample longer fragments, learn later, or lower min_batch_length_T (burn_in_len)."
+                    f"steps. Add longer episodes first, or lower min_batch_length_T."
                 )
             while not is_long.all():
                 short = np.flatnonzero(~is_long)
@@ -891,7 +895,9 @@ class EpisodeReplayBuffer(Checkpointable):
         }
 
     def _restored_data(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts a saved state from `_get_data`, which contains the stored episodes, to attributes of the buffer."""
+        """Converts a result of `_get_data` (stored episodes, sampling index and counts) to attributes of the buffer,
+        ``{attribute: value}``.
+        """
         store = StoredFrames.from_state(self.capacity, data["store"], self._bookkeeping())
         steps = store.steps()
         num_steps = len(steps)

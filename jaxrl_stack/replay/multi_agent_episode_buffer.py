@@ -301,8 +301,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return self._logger.reduce()
 
     def memory_estimate(self) -> MemoryEstimate | None:
-        """Memory of the buffer when every agent has a step in every env step, module outputs left out; None without
-        spaces."""
+        """Estimated memory of the full buffer without module outputs, if every agent has a step in every env step; None
+        if the spaces are unknown.
+        """
         parts = [self._new_part(module_id).memory_estimate() for module_id in self._spaces]
         return MemoryEstimate.joined(parts) if parts else None
 
@@ -531,7 +532,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def _append(
         self, stored: EpisodeOfAgents, agent: Any, module_id: str, number: int, begins: list[int], seen: int
     ) -> None:
-        """Stores, in a multi-agent episode, the env steps at which new steps of an agent begin."""
+        """Adds new steps of an agent to a stored multi-agent episode: the env steps at which these steps begin."""
         # A step that was held over may have begun before the oldest env step that is stored.
         begins[0] = max(begins[0], stored.first)
         steps = stored.agents.get(agent)

@@ -82,8 +82,8 @@ def sequences(
     min_steps: int,
     include_infos: bool,
 ) -> list[SingleAgentEpisode]:
-    """Draws sequences, each as an episode of at most `length` steps, until they have at least `number` steps in
-    total, at most `length - 1` more.
+    """Draws sequences, each as an episode of at most `length` steps, until their total number of steps is at least
+    `number`. The total is at most ``number + length - 1``.
     """
     store = buffer._store
     starts, chains, total, resamples = [], [], 0, 0
@@ -116,7 +116,7 @@ def episode(
     weight: np.float32 | None = None,
 ) -> SingleAgentEpisode:
     """Builds a `SingleAgentEpisode` from the consecutive stored rows `frames`. If `weight` is given, the episode also
-    has the columns "n_step" and "weights" of samples.
+    has the columns "n_step" and "weights", as sampled episodes have in RLlib.
     """
     store = buffer._store
     steps = frames[:-1]
