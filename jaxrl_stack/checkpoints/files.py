@@ -183,7 +183,7 @@ def _problem_with(target: Path) -> str | None:
     if not foreign:
         return None
     return (
-        f"{target} is a checkpoint with other things in its folder, which would be lost: {foreign[:5]}. Move them, "
+        f"{target} is a checkpoint, but its folder also contains {foreign[:5]}, which would be deleted. Move them, "
         f"or choose another path."
     )
 

@@ -153,7 +153,8 @@ _written_here: dict[bytes, dict[str, Any]] = {}
 
 
 def note_written(text: str, nodes: Iterable[Any], classes: Iterable[str | None]) -> None:
-    """Records the code to which a checkpoint written by this process refers; this process may load it without `allow`.
+    """Records the code to which a checkpoint written by this process refers. This process may then load that checkpoint
+    without `allow`.
 
     Args:
         text: Content of a file that names code, which identifies the checkpoint.

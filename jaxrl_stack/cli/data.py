@@ -18,7 +18,8 @@ _MOST_PANELS = 6
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints counts, returns, lengths, actions and spaces as text or JSON; with ``--out`` also draws a figure.
+    """Prints a summary of recorded steps as text or JSON: number of steps, returns and lengths of episodes, actions and
+    spaces. With ``--out``, also draws a figure.
 
     Raises:
         CliError: If nothing can be read.

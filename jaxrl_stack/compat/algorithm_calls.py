@@ -27,10 +27,8 @@ OLD_MEMBERS = {
 }
 """Members of RLlib's old API stack, and what to use instead."""
 
-_LOAD = (
-    "algorithm.save_to_path(path) writes a checkpoint, and Algorithm.from_checkpoint(path) makes an algorithm of it."
-)
-_ENV = "An algorithm makes its environments itself: config.environment(env) before build_algo()."
+_LOAD = "algorithm.save_to_path(path) writes a checkpoint, and Algorithm.from_checkpoint(path) loads it."
+_ENV = "An algorithm creates its environments. Set them before build_algo(): config.environment(env)."
 _ACT = (
     "The greedy action for one observation is algorithm.compute_single_action(obs, explore=False); for batches and "
     "recurrent states use algorithm.get_policy()."

@@ -44,16 +44,16 @@ NETWORK_SETTINGS = {
 """Name in another library -> setting of the default networks."""
 
 _NETWORK = {
-    "fcnet_hiddens": "The network's layers are rl_module(model_config={'fcnet_hiddens': [64, 64]}).",
-    "fcnet_activation": "The network's activation is rl_module(model_config={'fcnet_activation': 'relu'}).",
+    "fcnet_hiddens": "Set the network's layers: rl_module(model_config={'fcnet_hiddens': [64, 64]}).",
+    "fcnet_activation": "Set the network's activation: rl_module(model_config={'fcnet_activation': 'relu'}).",
 }
-_SCHEDULE = "A rate that falls is a schedule over env steps: training(lr=[[0, 0.0003], [1000000, 0.0]])."
-_LENGTH = "How long training lasts is said when it starts: algo.learn({'num_env_steps_sampled_lifetime': 1000000})."
-_SHOWN = "algo.learn(goal) shows how training goes (progress=False: nothing), and print(algo.train()) an iteration."
-_STANDARDISED = "PPO's advantages are always standardised over the train batch: leave it out."
-_VIDEOS = "algo.record('video.mp4') makes a video, and evaluation(evaluation_video_interval=1) one of each evaluation."
-_LOSS = "A loss is Learner.compute_loss_for_module(): learners(learner_class=MyLearner)."
-_BUILD = "An algorithm does that, which a config builds: algo = config.build_algo()."
+_SCHEDULE = "For a decaying learning rate, set a schedule over env steps: training(lr=[[0, 0.0003], [1000000, 0.0]])."
+_LENGTH = "Set the length of training when you start it: algo.learn({'num_env_steps_sampled_lifetime': 1000000})."
+_SHOWN = "algo.learn(goal) shows the progress (progress=False: no output); print(algo.train()) shows one iteration."
+_STANDARDISED = "PPO always standardises advantages over the train batch: leave it out."
+_VIDEOS = "algo.record('video.mp4') records a video; evaluation(evaluation_video_interval=1) records each evaluation."
+_LOSS = "Define a loss in Learner.compute_loss_for_module(): learners(learner_class=MyLearner)."
+_BUILD = "This is a method of the algorithm. Build it from the config: algo = config.build_algo()."
 ANSWERS = {
     "policy_kwargs": _NETWORK["fcnet_hiddens"],
     **{theirs: _NETWORK[ours] for theirs, ours in NETWORK_SETTINGS.items()},
@@ -65,6 +65,6 @@ ANSWERS = {
     **dict.fromkeys(("loss_fn", "loss"), _LOSS),
     "tensorboard_log": "Every run writes TensorBoard events into its folder: reporting(results_dir='results').",
     **dict.fromkeys(("train", "learn", "fit", "predict", "save", "load", "compute_single_action"), _BUILD),
-    "policy": "The default network follows the spaces; another one is rl_module(rl_module_spec=...).",
+    "policy": "The default network fits the spaces. For another network, set rl_module(rl_module_spec=...).",
 }
 """Name in another library that is no setting here -> the sentence that says what to write."""

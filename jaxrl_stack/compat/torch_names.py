@@ -38,7 +38,7 @@ _JAX_CLASSES = {
 
 _OLD_MODULES = {
     "agents": "jaxrl_stack.algorithms, as in: from jaxrl_stack.algorithms.ppo import PPOConfig",
-    "contrib": "jaxrl_stack.algorithms.registry.ALGORITHMS, which is what there is",
+    "contrib": "the algorithms in jaxrl_stack.algorithms.registry.ALGORITHMS",
     "connectors.action": "the pipeline in jaxrl_stack.connectors.module_to_env",
     "connectors.agent": "the pipeline in jaxrl_stack.connectors.env_to_module, and learner connectors for rewards",
     "connectors.connector": "ConnectorV2 (jaxrl_stack.connectors.connector_v2)",
@@ -53,7 +53,7 @@ _OLD_MODULES = {
     "jaxrl_stack.core.columns.Columns and the learner connector GeneralAdvantageEstimation",
     "models": "an RLModule (jaxrl_stack.core.rl_module.rl_module) for a ModelV2, rl_module(model_config=...) for model "
     "settings, jaxrl_stack.core.models.catalog.Catalog for the ModelCatalog, jaxrl_stack.core.distribution for "
-    "action distributions (TorchCategorical and its kin are jax_distribution.Categorical, ...), "
+    "action distributions (jax_distribution.Categorical for TorchCategorical, ...), "
     "and connectors for preprocessors",
     **dict.fromkeys(
         ("offline.d4rl_reader", "offline.dataset_reader", "offline.input_reader", "offline.json_reader"),

@@ -17,8 +17,8 @@ _PACKAGE = __name__.partition(".")[0]
 
 _OF_CONTINUOUS_ACTIONS = ("SAC", "or TQC, for continuous actions")
 _DDPG = ("TD3", "with policy_delay=1, twin_q=False, smooth_target_policy=False")
-_OF_DISCRETE_ACTIONS = ("DQN", "whose settings make all of Rainbow")
-_ON_POLICY = ("PPO", "of which num_epochs=1 with minibatch_size=None makes A2C")
+_OF_DISCRETE_ACTIONS = ("DQN", "whose settings include all parts of Rainbow")
+_ON_POLICY = ("PPO", "which is A2C with num_epochs=1 and minibatch_size=None")
 NEAREST = {
     "A2C": _ON_POLICY,
     "A3C": _ON_POLICY,
@@ -26,9 +26,9 @@ NEAREST = {
     "ApexDQN": ("DQN", "with several env runners"),
     "CrossQ": _OF_CONTINUOUS_ACTIONS,
     "DDPG": _DDPG,
-    "ES": ("PPO", "which has gradients"),
-    "ARS": ("PPO", "which has gradients"),
-    "MaskablePPO": ("PPO", "whose default networks heed action masks in dict observations"),
+    "ES": ("PPO", "which uses gradients"),
+    "ARS": ("PPO", "which uses gradients"),
+    "MaskablePPO": ("PPO", "whose default networks apply action masks in dict observations"),
     "PG": _ON_POLICY,
     "QRDQN": _OF_DISCRETE_ACTIONS,
     "R2D2": ("DQN", "with model_config={'use_lstm': True}"),
@@ -54,7 +54,7 @@ def nearest_algorithm(name: str) -> str | None:
         return None
     nearest, remark = NEAREST[found]
     module = f"{_PACKAGE}.algorithms.{nearest.lower()}"
-    return f"There is no {found} here: the nearest is {nearest}, {remark} (from {module} import {nearest}Config)."
+    return f"There is no {found} here. Use {nearest}, {remark} (from {module} import {nearest}Config)."
 
 
 class Unsupported(NamedTuple):
@@ -69,8 +69,8 @@ class Unsupported(NamedTuple):
     modules: dict[str, str]
 
 
-_OTHER_ENV = "comes later. Write a MultiAgentEnv (from jaxrl_stack.env.multi_agent_env import MultiAgentEnv)"
-_OFFLINE = "comes later; until then override OfflineData or OfflinePreLearner (jaxrl_stack.offline)"
+_OTHER_ENV = "is not supported yet. Write a MultiAgentEnv (from jaxrl_stack.env.multi_agent_env import MultiAgentEnv)"
+_OFFLINE = "is not supported yet. Override OfflineData or OfflinePreLearner (jaxrl_stack.offline)"
 
 # fmt: off
 UNSUPPORTED = (
@@ -84,13 +84,13 @@ UNSUPPORTED = (
         "examples.envs.classes.debug_counter_env": "MultiAgentDebugCounterEnv",
         "examples.envs.classes.random_env": "RandomMultiAgentEnv",
     }),
-    Unsupported("comes later: write a gymnasium.Env whose reset() and step() talk to the other process", {
+    Unsupported("is not supported yet. Write a gymnasium.Env whose reset() and step() talk to the other process", {
         "env.external.env_runner_server_for_external_inference": "EnvRunnerServerForExternalInference",
         "examples.envs.classes.utils.dummy_external_client": "_dummy_external_client",
         "env.external env.external.rllink": "RLlink get_rllink_message send_rllink_message",
     }),
     Unsupported(
-        "has no counterpart: write inner updates with jax.grad in compute_loss_for_module() of a Learner "
+        "has no counterpart. Write inner updates with jax.grad in compute_loss_for_module() of a Learner "
         "(jaxrl_stack.core.learner.learner)", {
         "algorithms.algorithm_config": "DifferentiableAlgorithmConfig",
         "core.learner.differentiable_learner": "DifferentiableLearner",
@@ -148,17 +148,17 @@ def stand_in(name: str) -> Any:
 
 _MANY_ENVS = "env_runners(num_envs_per_env_runner=...) makes copies of the environment"
 _NORMALISED = "env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())"
-_CONFIG = "the defaults are those of a new config, such as PPOConfig(), and its to_dict()"
+_CONFIG = "a new config has the defaults: PPOConfig().to_dict()"
 OTHER_NAMES = {
     "evaluate_policy": "use algorithm.evaluate()",
     "make_vec_env": _MANY_ENVS,
-    "SubprocVecEnv": f"{_MANY_ENVS}, and gym_env_vectorize_mode='async' processes of them",
+    "SubprocVecEnv": f"{_MANY_ENVS}, and gym_env_vectorize_mode='async' runs each in a process",
     "DummyVecEnv": _MANY_ENVS,
     "VecNormalize": f"observations are normalised by {_NORMALISED}",
     "VecFrameStack": "use the connector FrameStackingEnvToModule (from jaxrl_stack.connectors.env_to_module)",
     "Monitor": "every result has the returns and lengths of episodes",
     "BaseCallback": "use RLlibCallback (from jaxrl_stack.callbacks.callbacks import RLlibCallback)",
-    "make_train": "PPOConfig().environment(env).build_algo().train() is an iteration, compiled as a whole",
+    "make_train": "PPOConfig().environment(env).build_algo().train() runs an iteration, compiled as a whole",
     "DEFAULT_CONFIG": _CONFIG,
     "PPOTorchPolicy": "use an RLModule and a Learner (from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner)",
     "make": "config.environment('gymnax/CartPole-v1') takes the name",

@@ -83,7 +83,7 @@ def slots_of(leaves: Sequence[Any], lead: int = 1, *, flags: bool = True) -> lis
 
 
 def bits(leaf: jax.Array, lead: int) -> jax.Array:
-    """Converts an array ``[*lead, ...]`` of 32-bit numbers or bools to columns of a packed matrix, uint32 ``[*lead,
+    """Converts an array ``[*lead, ...]`` of 32-bit numbers or bools to n columns of a packed matrix, uint32 ``[*lead,
     n]``.
     """
     is_flag = leaf.dtype == jnp.bool_

@@ -158,7 +158,7 @@ def merge_over_axis(base: RunningStatistics, delta: RunningStatistics, axis_name
 
 
 def merge_all(base: RunningStatistics, deltas: RunningStatistics) -> RunningStatistics:
-    """Merges the statistics `deltas` of D devices, stacked along the leading axis ``[D]``, into `base`, one after the
+    """Merges D running statistics, stacked along the leading axis ``[D]`` of `deltas`, into `base`, one after the
     other.
     """
     return jax.lax.scan(lambda merged, one: (merge(merged, one), None), base, deltas)[0]

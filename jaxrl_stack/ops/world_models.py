@@ -231,8 +231,8 @@ def update_range(
     percentiles: tuple[float, float] = (5.0, 95.0),
     axis_name: str | None = None,
 ) -> ReturnRange:
-    """Updates the moving averages in a `ReturnRange` with the percentiles of new returns; the first percentiles replace
-    them.
+    """Updates the moving averages in a `ReturnRange` with the percentiles of new returns. The first update sets the
+    averages to the percentiles.
 
     Args:
         state: Moving averages before the update.

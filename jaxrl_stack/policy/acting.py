@@ -1,4 +1,4 @@
-"""Acting of a policy: its state for running episodes, and the compiled programs that compute its actions."""
+"""State of a policy for running episodes, and the compiled programs that compute the policy's actions."""
 
 from __future__ import annotations
 

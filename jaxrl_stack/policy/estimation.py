@@ -324,7 +324,7 @@ def _estimates(
         if problem:
             logger.warning("The estimate %r is not reliable: %s", name, problem)
     if episodes.num_left_out:
-        logger.warning("%d incomplete episodes are left out.", episodes.num_left_out)
+        logger.warning("The estimates leave out %d incomplete episodes.", episodes.num_left_out)
     behavior = found.pop("behavior")
     num_steps = int(episodes.mask.sum())
     return Estimates(found, behavior, len(episodes.rows), episodes.num_left_out, num_steps, gamma, confidence)

@@ -638,8 +638,8 @@ def _pipeline_of(stored: Stored, module_id: str) -> Stored:
 
 
 def _merged(fixed: Any, traced: Any, what: str) -> dict[str, dict[str, Any]]:
-    """Merges a policy's stored settings, ``{module_id: {name: value}}``: constants of the compiled program, and arrays
-    from the state.
+    """Merges the two parts of a policy's stored settings, constants of the compiled program and arrays from the state,
+    to ``{module_id: {name: value}}``.
     """
     parts = (fixed, traced)
     if not all(isinstance(p, dict) and all(isinstance(own, dict) for own in p.values()) for p in parts):

@@ -128,7 +128,7 @@ class DeviceReplay:
         if slots is not None and not (arithmetic.is_int(slots) and self.num_envs <= slots <= self.capacity):
             raise ValueError(
                 f"num_final_obs={slots!r} must be from num_envs={self.num_envs} to capacity={self.capacity}, or None. "
-                f"With fewer, the newest steps could not always be drawn."
+                f"With a lower value, the newest steps could not always be drawn."
             )
         taken = NAMES_OF_SAMPLES.intersection(self.extra_columns) - {Columns.STATE_IN}
         if isinstance(self.extra_columns, str) or taken:

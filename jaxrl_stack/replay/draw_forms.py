@@ -380,7 +380,8 @@ class Sequences(_WithPriorities):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Windows:
-    """Windows of consecutive items that may cross episode boundaries, for world models; see `replay.items`.
+    """Windows of consecutive items (observations with action and reward) that may cross episode boundaries, for world
+    models; see `replay.items`.
 
     Attributes:
         length: Items of a window.
@@ -471,7 +472,7 @@ def _with_states(estimate: MemoryEstimate, start: StartState, number: int) -> Me
 
 
 def _continues(columns: Mapping[str, Any]) -> Any:
-    """Marks items 1 to T - 1 that are steps and continue the previous item's episode, bool ``[N, T - 1]``. The last
-    observation of an episode is no step.
+    """Marks items 1 to T - 1 of each window that are steps and continue the episode of the previous item, bool ``[N, T
+    - 1]``. The last observation of an episode is no step.
     """
     return ~(columns[IS_FIRST] | columns[IS_LAST])[:, 1:]

@@ -553,7 +553,8 @@ class EpisodeReplayBuffer(Checkpointable):
         lookback: int = 0,
         min_batch_length_T: int = 0,
     ) -> Any:
-        """Samples items in RLlib's forms. `sample_batch` and `sample_sequences` are faster.
+        """Samples transitions, sequences or rows of consecutive steps in the formats of RLlib's replay buffers.
+        `sample_batch` and `sample_sequences` are faster.
 
         Without `sample_episodes`: rows of consecutive frames, ``{"obs", "actions", "rewards", "is_first", "is_last",
         "is_terminated", "is_truncated"}``, each ``[B, T, ...]``. A row starts at a random step; where an episode ends

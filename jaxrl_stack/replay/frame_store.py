@@ -593,8 +593,8 @@ def _check_columns(name: str, value: Any, size: int) -> None:
 
 
 def _fitted(name: str, stored: Any, value: Any, size: int | None = None) -> Any:
-    """Converts new values of a column, `size` rows, to the dtypes of the stored column; only to arrays if the column is
-    not stored yet.
+    """Converts new values of a column, `size` rows, to the dtypes of the stored column. If the column is not stored
+    yet, only converts the values to arrays.
     """
     if (
         type(value) is type(stored) is np.ndarray

@@ -609,7 +609,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         min_batch_length_T: int = 0,
         sample_episodes: bool = True,
     ) -> Any:
-        """Samples items of each module in RLlib's forms. `sample_batch` and `sample_sequences` are faster.
+        """Samples transitions or sequences of each module in the formats of RLlib's replay buffers. `sample_batch` and
+        `sample_sequences` are faster.
 
         Args:
             num_items: Number of items of each module (steps of sequences); in "synchronized" mode env steps.

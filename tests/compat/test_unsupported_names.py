@@ -38,7 +38,7 @@ def test_each_name_can_be_imported_and_says_what_to_use_when_it_is_called(module
 def test_the_packages_of_all_algorithms_have_the_names_to_come(package):
     named = importlib.import_module(package)
     assert named.RLlink is of("env.external.RLlink")
-    with pytest.raises(NotImplementedError, match="^RLlink comes later"):
+    with pytest.raises(NotImplementedError, match="^RLlink is not supported yet"):
         named.RLlink()
     assert not hasattr(named, "RLlinks")
 
@@ -47,7 +47,7 @@ def test_the_packages_of_all_algorithms_have_the_names_to_come(package):
 def test_an_algorithm_that_is_not_to_come_is_answered_with_the_nearest(name):
     nearest = NEAREST[name][0]
     call = f"from jaxrl_stack.algorithms.{nearest.lower()} import {nearest}Config"
-    sentence = f"^There is no {name} here: the nearest is {nearest}, .*\\({call}\\).$"
+    sentence = f"^There is no {name} here. Use {nearest}, .*\\({call}\\).$"
     for path in (f"algorithms.{name.lower()}", f"algorithms.{name.lower()}.{name.lower()}_learner"):
         with pytest.raises(ImportError, match=sentence):
             importlib.import_module(f"jaxrl_stack.{path}")
@@ -79,13 +79,13 @@ def test_a_subclass_can_be_declared_and_says_the_sentence_when_it_is_built():
 
     for cls, sentence in (
         (Shared, "DifferentiableLearner has no counterpart"),
-        (Read, "ImageOfflineData comes later; until then override"),
+        (Read, "ImageOfflineData is not supported yet. Override"),
     ):
         with pytest.raises(NotImplementedError, match=rf"^{cls.__name__}\(...\): {sentence}"):
             cls(config=None)
     with pytest.raises(
         NotImplementedError,
-        match=r"environment\(env=Mine\): MultiAgentEnvCompatibility comes later.*import MultiAgentEnv",
+        match=r"environment\(env=Mine\): MultiAgentEnvCompatibility is not supported yet.*import MultiAgentEnv",
     ):
         PPOConfig().environment(Mine).build_algo()
 
@@ -132,7 +132,7 @@ def test_a_script_that_offers_several_choices_runs_with_those_that_there_are():
     [
         ("algorithms.cql", "CQLTorchPolicy", "is from RLlib's old API stack. Use an RLModule"),
         ("algorithms.cql.torch.cql_torch_learner", "CQLTorchLearner", "algorithms.cql.cql_learner.CQLLearner"),
-        ("env.external.rllink", "RLlnk", "comes later: write a gymnasium.Env"),
+        ("env.external.rllink", "RLlnk", "is not supported yet. Write a gymnasium.Env"),
         ("offline", "JsonReader", "Use OfflineData, OfflinePreLearner"),
         ("algorithms.algorithm_config", "DifferentiableAlgorithmConfg", "cannot import name"),
         ("examples.algorithms.classes.none", "Name", "No module named"),
