@@ -13,7 +13,7 @@ from jaxrl_stack.migration.source import SourceCode, comments_between
 
 _PAGE = f"{PAGE}#imports"
 _WIDTH = 88
-_OLD_STACK = "there is no old API stack. The name is None here, for branches that never run; write models as RLModules."
+_OLD_STACK = "there is no old API stack. The name is None, for branches that never run. Write models as RLModules."
 _OLD_STACK_USED = "there is no old API stack: write models as RLModules."
 
 

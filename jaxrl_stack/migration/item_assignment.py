@@ -52,7 +52,7 @@ class ItemAssignments:
         if self.tensors.may_be_tensor(target) and not self._has_one_name(target):
             code = self.source.code_of(target)
             self.source.to_do(
-                statement, f"`{code}` becomes another array here; other names of the tensor keep its old values.", _PAGE
+                statement, f"`{code}` becomes a new array here; other names of the tensor keep the old values.", _PAGE
             )
 
     def _item(self, item: ast.Subscript) -> None:

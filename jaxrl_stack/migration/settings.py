@@ -16,7 +16,7 @@ _ATOMS = (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript)
 SECTIONS = frozenset({section.name for section in BASE_SECTIONS} | {"exploration", "overrides", "rollouts"})
 """Methods of configs: those of today, the ones that are gone, and `overrides`, which takes the same settings."""
 _METHODS = {
-    "exploration": "env_runners(explore=...) says whether to explore, and RLModule._forward_exploration() how "
+    "exploration": "env_runners(explore=...) sets whether to explore, RLModule._forward_exploration() how "
     "(DQN: training(epsilon=...))."
 }
 """Method of a config that is gone → what to write."""
@@ -107,7 +107,7 @@ def _setting(source: SourceCode, section: str, call: ast.Call, keyword: ast.keyw
         elif form is not None and form[1] == section and old.only_as_key:
             renamed = old.maps_to
     if renamed and any(other.arg == renamed for other in call.keywords):
-        source.to_do(keyword, f"`{name}` is called `{renamed}` today, which is set beside it; leave one out.", _PAGE)
+        source.to_do(keyword, f"`{name}` is now called `{renamed}`, and both are set. Leave one out.", _PAGE)
     elif renamed == "train_batch_size_per_learner":
         _batch_size(source, call, keyword)
     elif renamed:
@@ -141,8 +141,8 @@ def _batch_size(source: SourceCode, call: ast.Call, keyword: ast.keyword) -> Non
     else:
         source.to_do(
             keyword,
-            "`train_batch_size` counts the rows of all learners, train_batch_size_per_learner those of each: divide it "
-            "by num_learners.",
+            "`train_batch_size` is the total of all learners. Set train_batch_size_per_learner instead: divide it by "
+            "num_learners.",
             _PAGE,
         )
 
@@ -186,7 +186,7 @@ def _framework_of_model(source: SourceCode, node: ast.Call) -> None:
         method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         source.to_do(
             place_of_method(node),
-            f"models take random numbers: .{method}(rngs=self.rngs) in a module's setup().",
+            f"models need random numbers: call .{method}(rngs=self.rngs) in a module's setup().",
             _MODELS,
         )
 

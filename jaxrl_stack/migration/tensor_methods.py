@@ -41,21 +41,21 @@ _EXTREMES = {"amax": "jnp.max", "amin": "jnp.min"}
 _WITH_KEEPDIM = ("all", "amax", "amin", "any", "argmax", "argmin", "logsumexp", "mean", "prod", "sum")
 """Reductions whose second argument is `keepdim`."""
 BY_HAND = {
-    "backward": "jax.grad takes the gradient of a function; a learner's updates do so.",
+    "backward": "jax.grad computes the gradient of a function; learners do this in updates.",
     "chunk": "jnp.split(x, n, axis=dim).",
-    "expand": "jnp.broadcast_to(x, shape), with sizes in the place of -1.",
+    "expand": "jnp.broadcast_to(x, shape), with sizes instead of -1.",
     "expand_as": "jnp.broadcast_to(x, y.shape).",
     "gather": "jnp.take_along_axis(x, index, axis=dim).",
     "index_select": "jnp.take(x, index, axis=dim).",
     "masked_fill": "jnp.where(mask, value, x).",
-    "masked_select": "x[mask] has no fixed shape; jnp.where(mask, x, 0) has.",
+    "masked_select": "jnp.where(mask, x, 0): JAX needs fixed shapes, and x[mask] has none.",
     "new_full": "jnp.full(shape, value, x.dtype).",
     "new_ones": "jnp.ones(shape, x.dtype).",
     "new_tensor": "jnp.asarray(values, x.dtype).",
     "new_zeros": "jnp.zeros(shape, x.dtype).",
-    "register_hook": "jax.custom_vjp changes a gradient.",
+    "register_hook": "use jax.custom_vjp to change a gradient.",
     "repeat_interleave": "jnp.repeat(x, repeats, axis=dim).",
-    "requires_grad_": "leave it out: jax.grad names what it differentiates.",
+    "requires_grad_": "leave it out: jax.grad selects the arguments to differentiate.",
     "retain_grad": "leave it out: jax.grad returns gradients.",
     "scatter": "x.at[index].set(values), with an index for every axis.",
     "scatter_add": "x.at[index].add(values), with an index for every axis.",
@@ -63,7 +63,7 @@ BY_HAND = {
     "type_as": "x.astype(y.dtype).",
     "unbind": "list(x), over the first axis.",
     "view_as": "x.reshape(y.shape).",
-    "zero_grad": "leave it out: gradients do not add up.",
+    "zero_grad": "leave it out: gradients do not accumulate.",
 }
 """Method of a tensor → what to write."""
 _IN_PLACE = re.compile(
@@ -173,7 +173,7 @@ class TensorMethods:
         """Whether a rewrite would delete a comment; the call then gets a to-do comment instead."""
         if not self.source.has_comment(start, end):
             return False
-        self.source.to_do(node, f"`{getattr(node.func, 'attr', '')}` of a tensor, with a comment in between.", _PAGE)
+        self.source.to_do(node, f"`{getattr(node.func, 'attr', '')}` of a tensor has a comment in it.", _PAGE)
         return True
 
     def _convert(self, node: ast.Call, function: ast.Attribute) -> None:
@@ -187,7 +187,7 @@ class TensorMethods:
         if others or len(types) > 1:
             what = self.source.code_of(others[0] if others else types[1])
             self.source.to_do(
-                node, f"`{function.attr}({what})`: x.astype(dtype) for a type; for a device, leave it out.", _PAGE
+                node, f"`{function.attr}({what})`: use x.astype(dtype) for a dtype; leave a device out.", _PAGE
             )
         elif not types:
             self._drop(node, function)
@@ -236,7 +236,7 @@ class TensorMethods:
             return
         start, end = self.source.arguments_start(node), self.source.end(node) - 1
         if name == "permute" and [getattr(arg, "value", None) for arg in args] == [0, 3, 1, 2]:
-            self.source.to_do(node, "images stay [..., height, width, channels]: nnx.Conv takes them so.", _PAGE)
+            self.source.to_do(node, "keep images as [..., height, width, channels], the layout of nnx.Conv.", _PAGE)
             if not self.source.has_comment(self.source.dot_of(function), end):
                 self._drop(node, function)
         elif name == "permute":
@@ -283,7 +283,7 @@ class TensorMethods:
                 self.source.to_do(keyword, "`device`: JAX places arrays itself; leave it out.", _PAGE)
             elif keyword.arg == "requires_grad":
                 self.source.to_do(
-                    keyword, "`requires_grad`: leave it out; jax.grad names what it differentiates.", _PAGE
+                    keyword, "`requires_grad`: leave it out; jax.grad selects the arguments to differentiate.", _PAGE
                 )
 
     def _as_tuple(self, node: ast.expr) -> None:
@@ -311,7 +311,7 @@ class TensorMethods:
         if is_tensor and len(node.args) < 2 and not _is_bool(node.args):
             self.source.append(self.source.end(node) - 1, "ddof=1")
         elif kind not in ("other", "numpy"):
-            self.source.to_do(node, f"`{name}` of a tensor divides by n - 1 (ddof=1), of an array by n.", _PAGE)
+            self.source.to_do(node, f"`{name}` divides by n - 1 in PyTorch, by n here: add ddof=1 for a tensor.", _PAGE)
 
     # ---------------------------------------------------------------------------------------------- left to do by hand
 
@@ -326,13 +326,15 @@ class TensorMethods:
         elif name in ("max", "min") and (node.args or "dim" in names) and "axis" not in names:
             if not is_tensor and "dim" not in names and not is_axis(node.args[0]):
                 return
-            self._note(node, name, f"x.{name}(axis=dim) are the values, x.arg{name}(axis=dim) the indices.")
+            self._note(node, name, f"use x.{name}(axis=dim) for the values, x.arg{name}(axis=dim) for the indices.")
         elif name == "repeat" and node.args and "axis" not in names:
             self._note(node, name, "jnp.tile(x, sizes).")
         elif name == "sort" and (is_tensor or "dim" in names):
-            self._note(node, name, "jnp.sort(x, axis=dim) are the values, jnp.argsort(x, axis=dim) the indices.")
+            self._note(node, name, "use jnp.sort(x, axis=dim) for values, jnp.argsort(x, axis=dim) for indices.")
         elif name == "split" and (is_tensor or "dim" in names):
-            self._note(node, name, "jnp.split(x, n, axis=dim) takes a number of parts, or indices, and no size.")
+            self._note(
+                node, name, "jnp.split(x, n, axis=dim), where n is a number of parts or a list of indices, not a size."
+            )
         elif name == "flatten" and (node.args or names & {"start_dim", "end_dim"}):
             self._note(node, name, "x.reshape(*x.shape[:start_dim], -1).")
         elif name == "norm" and (is_tensor or "dim" in names):
@@ -340,7 +342,7 @@ class TensorMethods:
         elif name == "t" and is_tensor:
             self.source.replace_span(self.source.end(function) - 1, self.source.end(node), "T")
         elif name == "item" and _TRACED.search(self._name_of_function(node)):
-            self._note(node, name, "code that JAX traces has no numbers: keep the array; metrics take it, too.")
+            self._note(node, name, "traced code has no Python numbers. Keep the array; metrics accept arrays.")
 
     def _note(self, node: ast.Call, name: str, advice: str) -> None:
         self.source.to_do(node, f"`{name}()` of a tensor: {advice}", _PAGE)

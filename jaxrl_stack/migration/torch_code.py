@@ -24,7 +24,7 @@ _IMPORTS = {
 }
 """Name in new code → the import that brings it."""
 _OF_MODULES = {
-    "parameters": "jax.tree.leaves(module.get_state()) are the arrays of a module.",
+    "parameters": "jax.tree.leaves(module.get_state()) returns the arrays of a module.",
     "named_parameters": "module.get_state() is a dict of arrays by name.",
     "state_dict": "module.get_state() is a dict of arrays by name.",
     "load_state_dict": "module.set_state() takes what get_state() returns; load_rllib_weights() reads RLlib's.",
@@ -125,8 +125,8 @@ class TorchCode:
             if isinstance(method, ast.FunctionDef) and "loss" in method.name and self._touches_torch(method):
                 self.source.to_do(
                     lines(method.lineno, method.lineno),
-                    f"{method.name} is traced by JAX: no Python branch on values, and self.masked_mean(x, batch) for a "
-                    "mean over steps.",
+                    f"{method.name} is traced by JAX: use no Python branch on values, and self.masked_mean(x, batch) "
+                    "for a mean over steps.",
                     _LOSSES,
                 )
 
@@ -180,7 +180,7 @@ class TorchCode:
         name = getattr(self.tensors.scope_of(node), "name", "")
         if re.search("loss|forward|compute|target", name) and "inference" not in name:
             self.source.to_do(
-                node, "gradients pass here: put jax.lax.stop_gradient(x) around what they must not reach.", _LAYERS
+                node, "gradients flow here: put jax.lax.stop_gradient(x) around values that need none.", _LAYERS
             )
 
     def _sizes(self, node: ast.Call, full: str) -> None:
@@ -216,7 +216,7 @@ class TorchCode:
         else:
             self.done.update(ast.walk(node.func))
             self.is_left = True
-            self.source.to_do(node, f"jnp.asarray(values, {dtype}) of values, jnp.zeros(sizes) of sizes.", _LAYERS)
+            self.source.to_do(node, f"use jnp.asarray(values, {dtype}), or jnp.zeros(sizes) for sizes.", _LAYERS)
 
     def _activation(self, node: ast.Call, full: str) -> None:
         """Rewrites ``nn.ReLU()`` as a function such as ``nnx.relu``, which is passed without a call."""
@@ -303,7 +303,7 @@ class TorchCode:
         if not is_torchs:
             return
         if left and not isinstance(node, ast.Assign):
-            self.source.to_do(node, "PyTorch is used in lines below.", _LAYERS)
+            self.source.to_do(node, "code below still uses PyTorch.", _LAYERS)
         elif not left and names:
             self.source.replace(node, f"import {', '.join(ast.unparse(alias) for alias in names)}")
         elif not left:
@@ -329,13 +329,13 @@ class TorchCode:
 _ADVICE = (
     (
         r"torch\.(max|min)$",
-        "x.max(axis=dim) are the values, x.argmax(axis=dim) the indices; the same for min.",
+        "use x.max(axis=dim) for the values, x.argmax(axis=dim) for the indices; the same for min.",
         _LAYERS,
     ),
     (r"torch\.\w+Tensor$", "jnp.asarray(values, dtype), x.astype(dtype).", _LAYERS),
-    (r"torch\.optim\.lr_scheduler", "a learning rate's schedule is training(lr=[[0, v0], [t1, v1]]).", _LOSSES),
-    (r"torch\.optim", "optimizers are optax's: learner.register_optimizer(optimizer=optax.adam(lr)).", _LOSSES),
-    (r"torch\.(cuda\.)?amp|torch\.autocast", "no loss scaling: bfloat16 needs none.", _LOSSES),
+    (r"torch\.optim\.lr_scheduler", "set a schedule: training(lr=[[0, v0], [t1, v1]]).", _LOSSES),
+    (r"torch\.optim", "use optax: learner.register_optimizer(optimizer=optax.adam(lr)).", _LOSSES),
+    (r"torch\.(cuda\.)?amp|torch\.autocast", "leave it out: bfloat16 needs no loss scaling.", _LOSSES),
     (
         r"torch\.nn\.(LSTM|GRU|RNN)",
         "use model_config={'use_lstm': True}, or nnx.RNN in a module with a state.",
@@ -348,14 +348,14 @@ _ADVICE = (
     ),
     (
         r"torch\.(rand|normal|bernoulli|multinomial)",
-        "jax.random takes a key, such as self.rngs() of a module.",
+        "use jax.random with a key, such as self.rngs() of a module.",
         _LAYERS,
     ),
-    (r"torch\.manual_seed|torch\.random", "debugging(seed=...) seeds everything.", _LAYERS),
-    (r"torch\.(cuda|device|backends)", "JAX places arrays itself: leave it out.", _LAYERS),
-    (r"torch\.nn\.functional\.gelu", "jax.nn.gelu(x, approximate=False) is the same function.", _LAYERS),
-    (r"torch\.nn\.\w*Loss|torch\.nn\.functional\.\w*(loss|entropy)", "a loss is jax.numpy, or optax.losses.", _LOSSES),
-    (r"torch\.nn", "a layer of flax.nnx takes its place.", _LAYERS),
+    (r"torch\.manual_seed|torch\.random", "use debugging(seed=...), which seeds everything.", _LAYERS),
+    (r"torch\.(cuda|device|backends)", "leave it out: JAX places arrays.", _LAYERS),
+    (r"torch\.nn\.functional\.gelu", "use jax.nn.gelu(x, approximate=False), the same function.", _LAYERS),
+    (r"torch\.nn\.\w*Loss|torch\.nn\.functional\.\w*(loss|entropy)", "use jax.numpy or optax.losses.", _LOSSES),
+    (r"torch\.nn", "use a layer of flax.nnx.", _LAYERS),
 )
 
 

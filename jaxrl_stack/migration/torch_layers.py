@@ -94,12 +94,12 @@ class Layers:
         """Rewrites a call that creates a PyTorch layer to create the layer of Flax NNX."""
         self.source.replace(node.func, self.uses(node.func, name))
         if name == "nnx.Sequential" and any(isinstance(arg, ast.Call) and _is_dict(arg) for arg in node.args):
-            self.source.to_do(node, "nnx.Sequential takes layers one after the other, without names.", _PAGE)
+            self.source.to_do(node, "nnx.Sequential takes the layers as arguments, without names.", _PAGE)
         if name in _WITHOUT_WEIGHTS:
             return
         known = _KNOWN[name]
         if len(node.args) > len(known) or any(isinstance(arg, ast.Starred) for arg in node.args):
-            self.source.to_do(node, f"arguments of {name} are called otherwise than PyTorch's.", _PAGE)
+            self.source.to_do(node, f"the arguments of {name} have other names than in PyTorch.", _PAGE)
         for position, (argument, value) in enumerate(zip(known, node.args, strict=False)):
             # The first two are in the same place; others get their names.
             self._argument(name, argument, value)
@@ -125,7 +125,7 @@ class Layers:
         elif argument == "padding" and isinstance(value, ast.Constant) and isinstance(value.value, str):
             self.source.replace(value, repr(value.value.upper()).replace("'", '"'))
         elif is_window and not isinstance(value, ast.Tuple | ast.List):
-            self.source.to_do(value, f"`{argument}` of nnx.Conv is one number for each direction.", _PAGE)
+            self.source.to_do(value, f"`{argument}` of nnx.Conv needs one number for each direction.", _PAGE)
 
     def _close_with_rngs(self, node: ast.Call) -> None:
         self.source.append(self.source.end(node) - 1, f"rngs={self._rngs_at(node)}")
