@@ -32,20 +32,21 @@ Each command has its own help: jaxrl train --help
 """
 
 _TRAIN_EXAMPLES = """\
-Settings: without --config and a file, environments that the algorithm has tuned example settings for are trained with
-those (the first lines of the output show them); everything else is trained with the algorithm's defaults. --set changes
-one of them; its value is JSON or Python, and text if it is neither. NAME.INNER is an entry of a dict: env_config.length
+Settings: without --config and a file, the algorithm's tuned settings for the environment are used, if there are any
+(the first lines of the output show them), else the algorithm's defaults. --set changes one setting; its value is JSON
+or Python, or text if it is neither. NAME.INNER is an entry of a dict: env_config.length
 
-Stop criteria name places in the result by their path; training stops when one value is reached. Examples:
+Stop criteria are paths in the result with values; training stops when one value is reached. Examples:
   '{"env_runners/episode_return_mean": 475, "num_env_steps_sampled_lifetime": 1000000}'
   '{"training_iteration": 100}'  '{"time_total_s": 60}'  '{"evaluation/env_runners/episode_return_mean": 475}'
-Without any, training goes on until Ctrl-C.
+Without stop criteria, training continues until Ctrl-C.
 
-Ctrl-C stops after the running iteration and keeps the last state in a checkpoint; a second Ctrl-C aborts. Go on with
+Ctrl-C stops after the running iteration and keeps the last state in a checkpoint; a second Ctrl-C aborts. Continue with
   jaxrl train --restore results/RUN           or results/RUN@35, its iteration 35
-into a new directory of results; iterations, steps and times count on. A gymnasium environment starts new episodes.
+This writes a new directory of results; counts of iterations, steps and time continue. A gymnasium environment starts
+new episodes.
 
-A config file is either Python that defines `config` (an AlgorithmConfig) and, if it likes, `stop` (a dict), or JSON
+A config file is either Python that defines `config` (an AlgorithmConfig) and optionally `stop` (a dict), or JSON
 with any of the keys "algo", "env", "config" (an object of settings) and "stop". Options overrule the file.
 
 examples:
@@ -93,8 +94,8 @@ examples:
 
 
 _PLOT_EXAMPLES = """\
-RUN is a directory of `jaxrl train`, RLlib or Tune, one that holds many, or a progress.csv. Runs that differ in nothing
-but their seed are one line with a band around it.
+RUN is the directory of a run (of `jaxrl train`, RLlib or Tune), a directory of many runs, or a progress.csv. Runs that
+differ only in their seed are drawn as one line with a band around it.
 
 examples:
   jaxrl plot results/RUN
@@ -112,8 +113,8 @@ examples:
 """
 
 _RECORD_EXAMPLES = """\
-The files have one row per step, and one with the last observation behind every episode: Parquet, which offline_data(
-input_=...) reads, and every tool for tables.
+The files have one row per step, and after each episode one row with its last observation. offline_data(input_=...) and
+tools for tables read Parquet files.
 
 examples:
   jaxrl record results/RUN --episodes 500 --out data/cartpole
@@ -122,7 +123,7 @@ examples:
 """
 
 _DATA_EXAMPLES = """\
-PATH is a file of recorded steps, a folder that has some, or a glob: what offline_data(input_=...) reads.
+PATH is a file of recorded steps, a folder of such files, or a glob, as offline_data(input_=...) takes.
 
 examples:
   jaxrl data data/cartpole
@@ -132,8 +133,8 @@ examples:
 """
 
 _REPORT_EXAMPLES = """\
-The page needs no server and no network: curves, video, settings, versions, the command that repeats the run, what looks
-wrong in it, and where its time went.
+The page needs no server and no network: curves, video, settings, versions, the command that repeats the run, possible
+problems, and the time that each part took.
 
 examples:
   jaxrl report results/RUN
@@ -159,8 +160,8 @@ examples:
 """
 
 _MIGRATE_EXAMPLES = """\
-A script is parsed and never run. Comments, order and layout stay; what is not certain gets a comment `# TODO(jaxrl):`,
-and the report names every such line.
+A script is parsed and never run. Comments, order and layout stay; uncertain code gets a comment `# TODO(jaxrl):`,
+and the report lists these lines.
 
 examples:
   jaxrl migrate train.py              # the diff
@@ -219,7 +220,7 @@ examples:
 exit codes: 0 equal, 1 different, 2 wrong input
 """
 
-_CHECKPOINT = "checkpoint, directory of a run, whose newest one is taken, or RUN@35 for an iteration of it"
+_CHECKPOINT = "checkpoint; directory of a run (its newest checkpoint); or RUN@35 (iteration 35 of the run)"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -334,22 +335,24 @@ def make_parser() -> argparse.ArgumentParser:
     new = add(
         "new",
         help="write a program to start from",
-        description="Writes a file that trains as it is: an environment, a network or an algorithm of one's own.",
+        description="Writes a program to start from: an environment, a network or an algorithm. It trains as written.",
         epilog=_NEW_EXAMPLES,
     )
     new.add_argument("kind", metavar="KIND", choices=tuple(KINDS), help=" or ".join(KINDS))
-    new.add_argument("name", metavar="NAME", help="of the class; the file is called by it")
+    new.add_argument("name", metavar="NAME", help="name of the class, which also names the file")
     listing = add("list", help="list algorithms and environments", description="Lists algorithms and environments.")
     listing.add_argument(
         "what", nargs="?", choices=("algorithms", "envs", "tuned"), help="only these (default: the first two)"
     )
     listing.add_argument(
-        "--envs", metavar="SUITE", help="all environments of a suite, such as brax, with their spaces (makes each)"
+        "--envs",
+        metavar="SUITE",
+        help="all environments of a suite, such as brax, with their spaces (creates each one)",
     )
     migrate = add(
         "migrate",
         help="rewrite scripts for RLlib",
-        description="Prints what to change in scripts for RLlib, as a unified diff, and what is left to do by hand.",
+        description="Prints the changes to scripts for RLlib as a unified diff, and the remaining tasks for you.",
         epilog=_MIGRATE_EXAMPLES,
     )
     migrate.add_argument("scripts", nargs="+", metavar="SCRIPT", help="a Python file")
@@ -357,7 +360,7 @@ def make_parser() -> argparse.ArgumentParser:
     completion = add(
         "completion",
         help="complete commands in a shell",
-        description="Prints what a shell evaluates to complete commands, options, algorithms, environments, settings.",
+        description="Prints shell code that completes commands, options, algorithms, environments and settings.",
         epilog=_COMPLETION_EXAMPLES,
     )
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
@@ -385,7 +388,7 @@ def _add_experiment(command: _Parser) -> Any:
         dest="assignments",
         action="append",
         metavar="NAME=VALUE",
-        help="change one setting of those that are used otherwise; again for more (lr=1e-3, env_config.length=3); "
+        help="change one setting (lr=1e-3, env_config.length=3); may be given again; "
         "`jaxrl sweep` takes several values (lr=1e-3,3e-3)",
     )
     _complete(_settings, change)
@@ -403,7 +406,7 @@ def _add_until(command: _Parser) -> Any:
         "--max-iterations",
         type=_positive,
         metavar="N",
-        help="stop after N iterations at the latest; of --restore RUN@35, after N more",
+        help="stop after at most N iterations; with --restore RUN@35, after N more",
     )
     return until
 
@@ -421,16 +424,16 @@ def _add_train(add: Callable[..., _Parser]) -> None:
         "--restore",
         metavar="CHECKPOINT",
         type=newest_checkpoint,
-        help="go on from a checkpoint, or from the newest of a run's directory, with its settings unless ALGO and ENV "
-        "or a file give others",
+        help="continue from a checkpoint, or from the newest one in a run's directory, with its settings unless ALGO "
+        "and ENV or a file give others",
     )
     what.add_argument("--seed", type=int, metavar="N", help="seed; the same seed gives the same run")
     what.add_argument(
         "--seeds",
         type=_positive,
         metavar="N",
-        help="train N seeds, on a JAX environment as one program: a directory for each, and no checkpoints; with "
-        "--restore all continue that state",
+        help="train N seeds (on a JAX environment in one program), each with a directory and without checkpoints; with "
+        "--restore, all continue from that checkpoint",
     )
     what.add_argument("--evaluation-interval", type=_positive, metavar="N", help="evaluate every N iterations")
     until = _add_until(train)
@@ -444,17 +447,17 @@ def _add_train(add: Callable[..., _Parser]) -> None:
     results.add_argument(
         "--results-dir", metavar="DIR", help="where to write (default: results/ALGO_ENV_TIME in the working directory)"
     )
-    results.add_argument("--checkpoint-freq", type=_positive, metavar="N", help="checkpoint every N iterations, too")
+    results.add_argument("--checkpoint-freq", type=_positive, metavar="N", help="also save every N iterations")
     results.add_argument(
         "--num-to-keep",
         type=_number_to_keep,
         metavar="N",
-        help="keep the newest N checkpoints, or with 'sparse' the newest and older ones at distances that double",
+        help="keep the newest N checkpoints; sparse: the newest one, and older ones at doubling distances",
     )
     results.add_argument(
         "--keep-best",
         action="store_true",
-        help="keep a checkpoint of the best mean return, too, of evaluations if there are any: DIR/best",
+        help="also keep the checkpoint with the best mean return (of evaluations, if any) in DIR/best",
     )
     results.add_argument(
         "--checkpoint-at-end",
@@ -495,7 +498,7 @@ def _add_sweep(add: Callable[..., _Parser]) -> None:
     sweep.add_argument(
         "--budget",
         metavar="AMOUNT",
-        help="train as many samples as fit, and the best three again with fresh seeds: '5 min', or "
+        help="limit: train as many samples as fit, then the best three again with new seeds: '5 min', or "
         "'{\"num_env_steps_sampled_lifetime\": 2000000}' for all runs together",
     )
     _add_until(sweep)
@@ -546,10 +549,10 @@ def _add_benchmark(add: Callable[..., _Parser]) -> None:
         "--score",
         choices=("evaluation", "curve"),
         default="evaluation",
-        help="of a run: mean return of 100 evaluation episodes at the end (default), or of the curve's last tenth",
+        help="mean return of 100 evaluation episodes at the end of a run (default), or of the curve's last tenth",
     )
     benchmark.add_argument(
-        "--checkpoint-seconds", type=float, metavar="S", default=300.0, help="from one checkpoint to the next (300)"
+        "--checkpoint-seconds", type=float, metavar="S", default=300.0, help="time between checkpoints (default: 300)"
     )
     benchmark.add_argument(
         "--jobs",
@@ -577,12 +580,12 @@ def _add_evaluate(add: Callable[..., _Parser]) -> None:
     evaluate.add_argument("--seed", type=int, metavar="N", help="seed of the evaluation (default: as configured)")
     evaluate.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
     data = evaluate.add_argument_group("on recorded episodes, without acting")
-    data.add_argument("--data", nargs="+", metavar="PATH", help="estimate from these what the policy is worth")
+    data.add_argument("--data", nargs="+", metavar="PATH", help="recorded steps for an estimate of the policy's value")
     data.add_argument(
         "--method",
         action="append",
         metavar="NAME",
-        help="is, pdis, wis, dm or dr; may be given again (default: all that are for the policy)",
+        help="is, pdis, wis, dm or dr; may be given again (default: all that the policy supports)",
     )
     data.add_argument(
         "--gamma", type=float, metavar="X", help="discount (default: the checkpoint's, or 0.99 for a policy)"
@@ -600,8 +603,10 @@ def _add_data(add: Callable[..., _Parser]) -> None:
         epilog=_RECORD_EXAMPLES,
     )
     record.add_argument("checkpoint", metavar="CHECKPOINT", type=newest_checkpoint, help=_CHECKPOINT)
-    record.add_argument("--out", metavar="FOLDER", required=True, help="where the files go")
-    record.add_argument("--episodes", type=_positive, metavar="N", default=100, help="how many (default: 100)")
+    record.add_argument("--out", metavar="FOLDER", required=True, help="folder for the files")
+    record.add_argument(
+        "--episodes", type=_positive, metavar="N", default=100, help="episodes to record (default: 100)"
+    )
     _add_explore(record, False, "draw actions from the policy, or take its best ones (default)")
     record.add_argument(
         "--epsilon",
@@ -610,17 +615,17 @@ def _add_data(add: Callable[..., _Parser]) -> None:
         default=0.0,
         help="share of the steps whose action is drawn from the action space instead (default: 0)",
     )
-    record.add_argument("--num-envs", type=_positive, metavar="N", help="environments side by side (default: 16)")
+    record.add_argument("--num-envs", type=_positive, metavar="N", help="number of environments (default: 16)")
     record.add_argument("--seed", type=int, metavar="N", help="seed of the episodes (default: as configured)")
-    record.add_argument("--infos", action="store_true", help="record the environment's infos, too")
+    record.add_argument("--infos", action="store_true", help="also record the environment's infos")
     record.add_argument(
-        "--format", choices=("parquet", "rllib"), default="parquet", help="form of the files (default: parquet)"
+        "--format", choices=("parquet", "rllib"), default="parquet", help="format of the files (default: parquet)"
     )
     _add_code(record)
     data = add(
         "data",
-        help="look at recorded steps",
-        description="Prints what recorded steps are of, how many there are, and how good they are.",
+        help="print a summary of recorded steps",
+        description="Prints a summary of recorded steps: environment, counts, returns, lengths and actions.",
         epilog=_DATA_EXAMPLES,
     )
     data.add_argument("paths", nargs="+", metavar="PATH", help="file, folder or glob")
@@ -732,15 +737,15 @@ def _add_pictures(add: Callable[..., _Parser]) -> None:
         plot.add_argument("runs", nargs="+", metavar="RUN", help="directory of a run or of many, or a progress.csv")
         plot.add_argument("--key", metavar="KEY", help="path in the result (default: the mean return)")
         plot.add_argument("--x", metavar="AXIS", help="steps (default), seconds, iterations, or a path")
-        plot.add_argument("--aggregate", choices=("iqm", "mean", "median"), help="of several seeds (default: iqm)")
-        plot.add_argument("--band", type=_share, metavar="P", help="its confidence (default: 0.95)")
+        plot.add_argument("--aggregate", choices=("iqm", "mean", "median"), help="average over seeds (default: iqm)")
+        plot.add_argument("--band", type=_share, metavar="P", help="confidence of the band (default: 0.95)")
         plot.add_argument("--out", metavar="PATH", help="a figure, .png, .svg or .pdf")
         plot.add_argument(
             "--ylim",
             nargs=2,
             type=float,
             metavar=("LOW", "HIGH"),
-            help="ends of the figure's y axis (default: curves')",
+            help="limits of the figure's y axis (default: of the curves)",
         )
         for axis in ("x", "y"):
             plot.add_argument(
@@ -749,7 +754,7 @@ def _add_pictures(add: Callable[..., _Parser]) -> None:
                 help=f"the figure's {axis} axis (default: linear)",
             )
         if command == "compare":
-            plot.add_argument("--format", choices=_FORMATS, default="text", help="of the table")
+            plot.add_argument("--format", choices=_FORMATS, default="text", help="format of the table")
             plot.add_argument(
                 "--baseline", metavar="ALGO", help="of a benchmark: the probability that others are better"
             )
@@ -764,10 +769,10 @@ def _add_pictures(add: Callable[..., _Parser]) -> None:
         epilog=_VIDEO_EXAMPLES,
     )
     video.add_argument("checkpoint", metavar="CHECKPOINT", type=newest_checkpoint, help=_CHECKPOINT)
-    video.add_argument("--out", metavar="PATH", help=".mp4, .webm or .gif (default: an .mp4 beside the checkpoint)")
+    video.add_argument("--out", metavar="PATH", help=".mp4, .webm or .gif (default: an .mp4 next to the checkpoint)")
     video.add_argument("--episodes", type=_positive, metavar="N", default=2, help="episodes to film (default: 2)")
-    video.add_argument("--seed", type=int, metavar="N", default=0, help="which episodes (default: 0)")
-    video.add_argument("--against", metavar="PLAYER", help="a snapshot, a checkpoint or random: rival in a game")
+    video.add_argument("--seed", type=int, metavar="N", default=0, help="seed of the episodes (default: 0)")
+    video.add_argument("--against", metavar="PLAYER", help="rival in a game: a snapshot, a checkpoint or random")
     _add_code(video)
     report = add(
         "report",
@@ -779,7 +784,7 @@ def _add_pictures(add: Callable[..., _Parser]) -> None:
     report.add_argument("--out", metavar="PATH", help="the file (default: report.html in the run's directory)")
     inspect = add(
         "inspect",
-        help="look into an iteration",
+        help="show losses, gradients and episodes of an iteration",
         description="Runs an iteration again, and shows losses and gradient norms of its minibatches and layers, its "
         "episodes, and the rows with the largest losses.",
         epilog=_INSPECT_EXAMPLES,
