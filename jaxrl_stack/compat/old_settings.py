@@ -32,7 +32,7 @@ class OldName:
     def message(self) -> str:
         """Sentence that tells the user what replaces this old setting."""
         if not self.instead:
-            return f"{self.name!r} was removed without a replacement. Leave it out."
+            return f"{self.name!r} is gone and has no replacement. Leave it out."
         return f"{self.name!r} is gone. Use {self.instead} instead."
 
 

@@ -65,7 +65,7 @@ def window(xp: Any, rewards: Any, discounts: Any, is_in: Any) -> tuple[Any, Any]
         xp: Namespace of the arrays; also below.
         rewards: float32 ``[N, J]``, of consecutive steps.
         discounts: float32 ``[J]``, ``gamma ** j``.
-        is_in: bool ``[N, J]``, which of the steps, from the first one on, are in the window.
+        is_in: bool ``[N, J]``, whether a step is in the window; the steps of the window come first.
 
     Returns:
         ``(discounted sums, float32 [N], summed in the widest float that xp has by default; steps, int32 [N])``.
@@ -80,11 +80,11 @@ def sequence(xp: Any, is_there: Any, num_before: Any) -> dict[str, Any]:
 
     Args:
         xp: Namespace of the arrays.
-        is_there: bool ``[N, J]``, which of the steps, from the first one on, exist.
-        num_before: int ``[N]``, how many of them are burn-in.
+        is_there: bool ``[N, J]``, whether a step exists; existing steps come first.
+        num_before: int ``[N]``, number of burn-in steps among them.
 
     Returns:
-        loss_mask, bool ``[N, J]``: True in steps that are neither burn-in nor filled up; seq_lens, int32 ``[N]``.
+        loss_mask, bool ``[N, J]``: True in steps that are neither burn-in nor padding; seq_lens, int32 ``[N]``.
     """
     is_learned = is_there & (xp.arange(is_there.shape[1], dtype=xp.int32) >= num_before[:, None])
     return {Columns.LOSS_MASK: is_learned, Columns.SEQ_LENS: xp.sum(is_there, axis=1, dtype=xp.int32)}
@@ -101,7 +101,7 @@ def num_starts(xp: Any, is_first: Any, length: int) -> Any:
     Args:
         xp: Namespace of the arrays.
         is_first: bool, any shape: whether a step is the first of its episode.
-        length: Steps of a sequence that losses see, at most.
+        length: Maximum number of steps of a sequence that losses see.
     """
     return xp.where(is_first, length, 1)
 
@@ -130,11 +130,12 @@ def windows_in_sequences(
         xp: Namespace of the arrays.
         rewards: float32 ``[N, J]``.
         discounts: float32 ``[n]``, ``gamma ** k``, for windows of at most n steps.
-        is_there: bool ``[N, J]``, which of the steps, from the first one on, exist.
-        wanted: int ``[N]``, steps of the windows of each sequence; None: n.
+        is_there: bool ``[N, J]``, whether a step exists; existing steps come first.
+        wanted: int ``[N]``, number of steps of the windows of each sequence; None: n.
 
     Returns:
-        ``[N, J]``, zeros where no step is: discounted sums, float32; steps, int32; where the last ones are, int32.
+        ``(discounted sums, float32; numbers of steps, int32; indices of the last steps, int32)`` of the windows, each
+        ``[N, J]``, with zeros for steps that do not exist.
     """
     (number, width), longest = is_there.shape, discounts.shape[0]
     times, ahead = xp.arange(width, dtype=xp.int32), xp.arange(longest, dtype=xp.int32)
@@ -157,14 +158,15 @@ def items(
 
     Args:
         xp: Namespace of the arrays.
-        rewards: float32 ``[N, T]``: what the action of each item led to; of a last observation, what led to it.
-        reward_before: float32 ``[N]``: what led to the first item of each window.
-        is_final: bool ``[N, T]``, which items are last observations.
+        rewards: float32 ``[N, T]``: reward of the action of each item; for a last observation, the reward that led to
+            it.
+        reward_before: float32 ``[N]``: reward that led to the first item of each window.
+        is_final: bool ``[N, T]``, whether an item is a last observation.
         begins: bool ``[N]``, whether an episode begins with the first item.
         flags: terminateds and truncateds, bool ``[N, T]``, of the steps of `rewards`.
 
     Returns:
-        Each ``[N, T]``: rewards, those that items came with; is_first, is_last, is_terminated, is_truncated.
+        Columns ``[N, T]``: rewards that led to the items; is_first, is_last, is_terminated, is_truncated.
     """
     is_first = xp.concatenate([begins[:, None], is_final[:, :-1]], axis=1)
     earlier = xp.concatenate([reward_before[:, None], rewards[:, :-1]], axis=1)
@@ -189,8 +191,8 @@ def importance_weights(xp: Any, shares: Any, least: Any, beta: Any) -> Any:
 
     Args:
         xp: Namespace of the arrays.
-        shares: ``[N]``, what each item counts in draws; the number of items and their sum cancel.
-        least: The least that any item counts.
+        shares: ``[N]``, scaled priority of each drawn item; the number of items and the sum of priorities cancel.
+        least: Smallest scaled priority in the buffer.
         beta: Exponent.
     """
     return ((shares / least) ** -beta).astype(xp.float32)

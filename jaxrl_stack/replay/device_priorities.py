@@ -19,7 +19,7 @@ NO_ITEM = 2**31 - 1
 """Stands for an item that is passed over."""
 
 _LOWEST, _HIGHEST = 1e-30, 1e30
-"""Bounds of what an item counts: sums over any number of items, and their products with a random number, are normal
+"""Bounds of scaled priorities: sums over any number of items, and their products with a random number, are normal
 float32 numbers."""
 
 
@@ -28,15 +28,15 @@ class PriorityLevels:
     """Tree of the priorities of items: the priorities, and their sums and minima over groups of `FAN` items. Higher
     levels are computed on demand.
 
-    What a group comes to is worked out from its items alone, never by adding differences: nothing drifts, and equal
-    items make equal groups.
+    Sums and minima are always computed from all items of a group, never updated by differences: they do not drift, and
+    equal items have equal sums.
 
     Attributes:
-        items: float32 ``[G, FAN]``, what items count; 0: not an item.
-        sums: float32 ``[G]``, of the items of a group.
-        minima: float32 ``[G]``, likewise; inf where there is none.
-        largest: float32, the largest priority that was ever set, 1 before.
-        starts: float32 ``[G, FAN]``, as how many of what it counts an item is drawn; None: all as one.
+        items: float32 ``[G, FAN]``, scaled priorities of the items in G groups; 0 for empty items.
+        sums: float32 ``[G]``, sums of a group's scaled priorities, each multiplied by its multiplicity.
+        minima: float32 ``[G]``, smallest scaled priorities; inf for empty groups.
+        largest: float32, the largest priority that was ever set; 1 if none was set.
+        starts: float32 ``[G, FAN]``, multiplicities of the items in draws; None: all 1.
     """
 
     items: jax.Array
@@ -75,9 +75,9 @@ def put(levels: PriorityLevels, items: jax.Array, counts: jax.Array, starts: jax
 
     Args:
         levels: State.
-        items: int32 ``[N]``; `NO_ITEM` is passed over.
-        counts: float32 ``[N]``, what they count, or 0 to take them out.
-        starts: float32 ``[N]``, as how many of that they are drawn; None: as before. Equal for equal items.
+        items: int32 ``[N]``; `NO_ITEM` is skipped.
+        counts: float32 ``[N]``, scaled priorities; 0 removes the item.
+        starts: float32 ``[N]``, multiplicities in draws, equal for equal items; None: unchanged.
     """
     flat = levels.items.reshape(-1).at[items].set(0.0, mode="drop").at[items].max(counts, mode="drop")
     stored = flat.reshape(levels.items.shape)
@@ -111,8 +111,8 @@ def draw(levels: PriorityLevels, bits: jax.Array) -> jax.Array:
     """Draws random items, int32 ``[N]``, independently and in proportion to their scaled priority times their
     multiplicity (`starts`).
 
-    Every level takes a random number of its own: one for all of them has 24 bits, and of a million items each would
-    come up to a tenth too often or too seldom.
+    Every level uses a separate random number. A single number for all levels has only 24 bits: with a million items,
+    the frequency of an item would be wrong by up to a tenth.
 
     Args:
         levels: State.

@@ -78,7 +78,7 @@ class DeviceReplay:
     depends only on the state, and a draw only on state and key.
 
     Attributes:
-        capacity: Env steps on this device; every environment has ``L = capacity // num_envs`` of them.
+        capacity: Maximum number of env steps on this device; every environment has ``L = capacity // num_envs`` rows.
         num_envs: B, environments on this device; for rollouts with a ``loss_mask``, agents times environments.
         batch_size: N, items of a sample.
         n_step: Steps of a window; ``(low, high)`` draws one per item, `high` excluded.
@@ -91,8 +91,8 @@ class DeviceReplay:
             frames are the newest frames of the steps before it in its episode, and zeros before the first step.
         extra_columns: Other columns of rollouts to store per step, e.g. "state_in" for sequences.
         length: Maximum number of steps of a sequence that losses see, for `sample_sequences`; 1 for `sample`.
-        keep_terminal_obs: Whether final observations of terminated episodes are stored, too, as those of truncated
-            ones; `items.device_windows` needs them.
+        keep_terminal_obs: Whether final observations of terminated episodes are also stored; `items.device_windows`
+            needs them.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -592,17 +592,17 @@ class DeviceReplay:
         Args:
             state: The state. Draws from an empty one (see `can_draw`) have no meaning; if it takes masks, they are
                 finite and their weights are 0.
-            key: PRNG key, or what `random_numbers` made of it.
+            key: PRNG key, or a result of `random_numbers`.
             beta: Exponent of importance weights; no effect on uniform draws.
             gamma: Discount.
-            axis_name: Axis of the devices that each draw a part of the batch from a memory of their own, or None.
+            axis_name: Axis of the devices that each draw a part of the batch from a separate buffer, or None.
 
         Returns:
             ``({column: pytree [N, ...]}, items)``: obs, actions and extra columns of the first step; rewards, float32,
             discounted sums over the window; new_obs, terminateds and truncateds after its last step; n_step, float32,
             its actual steps, so that a bootstrap value weighs ``gamma ** n_step * (1 - terminateds)``; weights,
             float32, ``(N P(i)) ** -beta`` over the largest in the buffers of all devices (Schaul et al., 2016,
-            section 3.4); every device draws equally many, so that P(i) is a share of what is on the same device.
+            section 3.4); every device draws the same number, so P(i) is relative to the buffer of its device.
             After a terminated step, new_obs repeats that step's obs. If discount is an extra column, rewards are
             discounted by it, too, and n_step_discount, float32, is its product over the window.
         """
@@ -694,9 +694,9 @@ class DeviceReplay:
 
         Returns:
             ``({column: pytree [N, J, ...]}, items)``: obs, actions and new_obs of single steps; rewards, terminateds,
-            truncateds and n_step as in `sample`, of windows that begin at each step and stop where the sequence does;
-            extra columns; and loss_mask: True in steps that are neither burn-in nor filled up. ``[N]``: seq_lens,
-            int32, steps, burn-in included; weights; and "state_in", that of the first step only, if it is one of the
+            truncateds and n_step as in `sample`, of windows that begin at each step and stop at the sequence's end;
+            extra columns; and loss_mask: True in steps that are neither burn-in nor padding. ``[N]``: seq_lens,
+            int32, number of steps including burn-in; weights; and "state_in" of the first step, if it is one of the
             extra columns. Sequences from an empty state that takes masks have no steps.
 
         Raises:
@@ -985,9 +985,10 @@ class RandomNumbers:
     """Random bits that one `DeviceReplay.sample` call uses.
 
     Attributes:
-        items: uint32 ``[levels, N]``, what picks items.
-        lengths: uint32 ``[N]``, what picks lengths of windows; None if all have the same.
-        starts: uint32 ``[N]``, what picks one of the starts that a step stands for; None without sequences.
+        items: uint32 ``[levels, N]``, bits that select items.
+        lengths: uint32 ``[N]``, bits that select the lengths of windows; None if all windows have the same length.
+        starts: uint32 ``[N]``, bits that select one of the sequences that the first step of an episode represents; None
+            without sequences.
     """
 
     items: jax.Array

@@ -18,17 +18,17 @@ from jaxrl_stack.replay import device_priorities
 class ReplayState:
     """State of a replay buffer: a ring buffer of L rows, each with one step of B environments.
 
-    If rollouts have a ``loss_mask``, the B columns are rows of a module, an agent in an environment each. Each of them
-    has a ring of its own steps: `head`, `num_rows` and `size` are ``[B]`` then, and scalars otherwise.
+    If rollouts have a ``loss_mask``, each of the B columns is one agent in one environment, with a separate ring
+    buffer: `head`, `num_rows` and `size` are then ``[B]``, otherwise scalars.
 
     Attributes:
         ring: Steps packed with `StepLayout.pack` (leaves ``[B, L, ...]``).
-        head: int32, place of the row that is written next.
-        finals: Next observations that are no step's `obs` in the ring; None where every step has its own.
-        num_rows: uint32, rows that were ever added, modulo 2^32; rows are numbered by it.
-        size: int32, rows, counted from the newest, that can be drawn.
-        priorities: What items count, item ``env * L + place of the row``; None where all are drawn equally often.
-        frames: The observations of all rows, where one frame is kept of each; None where the ring has them whole.
+        head: int32, ring position of the row that is written next.
+        finals: Next observations that are not the `obs` of another row; None if every step stores its next observation.
+        num_rows: uint32, number of rows ever added, modulo 2^32; it numbers the rows.
+        size: int32, number of rows, counted from the newest, that can be drawn.
+        priorities: Scaled priorities, with item index ``env * L + ring position of the row``; None for uniform draws.
+        frames: Observations of all rows, if one frame is stored per row; None if `ring` has whole observations.
         is_masked: Whether rollouts have a ``loss_mask``; fixed.
     """
 
@@ -61,11 +61,12 @@ class FinalObservations:
     `DeviceReplay.keep_terminal_obs`, also those of terminated steps.
 
     Attributes:
-        next_obs: ``[S + B, ...]``: a ring of those of truncated steps, and those of the newest row.
-        rows: uint32 ``[S]``, numbers of the rows of those truncated steps.
-        next: int32, the slot of the next one.
-        count: int32, slots that are taken.
-        envs: int32 ``[S]``, the environments of those steps, where rows are numbered in each; None without masks.
+        next_obs: ``[S + B, ...]``: a ring of S slots, then the next observations of the newest row of B environments.
+        rows: uint32 ``[S]``, row numbers of the steps in the slots.
+        next: int32, the slot that is written next.
+        count: int32, number of used slots.
+        envs: int32 ``[S]``, environments of the steps in the slots, if rows are numbered per environment; None without
+            masks.
     """
 
     next_obs: Any
@@ -79,15 +80,15 @@ class FinalObservations:
 class FrameRing:
     """Ring buffer of frames: the newest frame of each row's stacked observation (n frames along the last axis).
 
-    The n - 1 frames before a row are those of the rows before it. Where rows do not follow on each other, at the first
-    one and after a cut, they are written down before it. `head` and `since_cut` are ``[B]`` if rollouts have a
-    ``loss_mask``, and scalars otherwise.
+    The n - 1 earlier frames of a row are the frames of the rows before it. For the first row, and for the first row
+    after a cut, they are stored in front of the row. `head` and `since_cut` are ``[B]`` if rollouts have a
+    ``loss_mask``, otherwise scalars.
 
     Attributes:
-        pixels: ``[B, L + 2 (n - 1), ...]``: those of L rows, and what comes before the oldest one and after
-            a cut.
-        head: int32, place of the frame that is written next.
-        num_before: int32 ``[B]``, of how many frames before the next one its episode knows, at most n - 1.
+        pixels: ``[B, L + 2 (n - 1), ...]``: frames of L rows, and the earlier frames of the oldest row and of the row
+            after a cut.
+        head: int32, ring position of the frame that is written next.
+        num_before: int32 ``[B]``, number of earlier frames in the episode of the next frame, at most n - 1.
         since_cut: int32, rows since the last cut, at most L.
         is_masked: Whether rollouts have a ``loss_mask``; fixed.
     """

@@ -1,8 +1,9 @@
 """Encoding of a step's end as one int32: terminated, truncated or neither, and the slot (storage index) of its final
 observation.
 
-Steps with a final observation outside of the ring are ``TRUNCATED + slot``. Terminated ones, of which memories with
-`DeviceReplay.keep_terminal_obs` alone keep any, are negative: ``-1 - (2 slot + whether it was truncated, too)``.
+Truncated steps whose final observation is in a slot have the code ``TRUNCATED + slot``. Terminated steps with a slot,
+which exist only with `DeviceReplay.keep_terminal_obs`, have the code ``-1 - (2 slot + b)``, where b is 1 if the step
+was also truncated, else 0.
 """
 
 from __future__ import annotations

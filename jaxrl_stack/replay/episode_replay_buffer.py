@@ -46,21 +46,21 @@ class EpisodeReplayBuffer(Checkpointable):
 
     * Chunks of an episode are joined by its id. Capacity counts steps. The oldest finished episode is evicted as a
       whole; a running episode loses only as many of its oldest steps as needed.
-    * Every observation is stored once, in its own dtype, in arrays that are allocated in one go.
+    * Every observation is stored once, in its own dtype, in preallocated arrays.
     * No item crosses a reset. An n-step window stops at the end of its episode, or at the last known step of a
       running one; its length is then shorter. After a truncation or in a running episode, the window bootstraps from
       the observation after it with ``gamma ** n_step``; after a termination it does not.
 
     Args:
         capacity: Largest number of steps.
-        batch_size_B: Number of items of a sample, if a call of `sample` has no number.
+        batch_size_B: Number of items of a sample, if a call of `sample` does not set it.
         batch_length_T: Length of the rows of `sample` without `sample_episodes`.
-        metrics_num_episodes_for_smoothing: Calls over which the means in `get_metrics` are taken.
-        observation_space: Space of the stored observations: memory is then estimated immediately, not with the
-            first data, and sampled episodes have it. None: taken from the first episodes.
-        action_space: Space of the stored actions, likewise.
+        metrics_num_episodes_for_smoothing: Number of calls over which `get_metrics` averages.
+        observation_space: Space of the stored observations. With it, memory is estimated immediately instead of with
+            the first data, and sampled episodes have this space. None: taken from the first episodes.
+        action_space: Space of the stored actions, used in the same way.
         extra_columns: Names of the module outputs to store per step, if episodes have them; None for all.
-        store_infos: Whether infos are kept.
+        store_infos: Whether infos are stored.
         num_frames: Number of frames in an added observation, stacked along the last axis, the newest last; the other
             frames belong to the steps before. With more than 1, one frame is stored per step, and samples have the
             whole observations again, bit for bit.
@@ -200,8 +200,8 @@ class EpisodeReplayBuffer(Checkpointable):
             episodes: One, or several in the order in which they were sampled.
 
         Raises:
-            ValueError: If a chunk does not continue the episode of its id, or its data does not fit to what is stored;
-                the episodes before it are in the buffer then.
+            ValueError: If a chunk does not continue the episode of its id, or its data does not match the stored data.
+                The episodes before it are then in the buffer.
         """
         for episode in [episodes] if isinstance(episodes, SingleAgentEpisode) else episodes:
             if not isinstance(episode, SingleAgentEpisode):
@@ -282,18 +282,19 @@ class EpisodeReplayBuffer(Checkpointable):
 
         Args:
             columns: ``{column: pytree [T, B, ...]}``: obs, actions, rewards, terminateds, truncateds; final_obs, read
-                where an episode ends and in the last valid row; loss_mask (optional), False where an environment was
-                only reset, and behind its last step; everything else counts as output of the module.
+                where an episode ends and in the last valid row; loss_mask (optional), False in rows in which an
+                environment was only reset, and after its last step. All other columns are module outputs.
             stream: Id of these environments. Blocks with the same id continue each other, in the order in which they
                 are added; a block with another number of environments continues nothing.
-            serial: Number of the block in its stream; if it does not follow on the last one, nothing is continued.
-            starts: bool ``[B]``, whether a reset came before row 0. None: an episode that was running is
-                continued if row 0 has the observation with which the last block ended, bit for bit; where a connector
+            serial: Number of the block in its stream. If it does not follow the number of the last block, no episode
+                continues.
+            starts: bool ``[B]``, whether an environment was reset before row 0. None: a running episode continues if
+                the observation in row 0 equals the last observation of the previous block, bit for bit. If a connector
                 has changed it since (moving statistics), windows stop between the blocks.
 
         Raises:
-            ValueError: If the block has more steps than the buffer, its data does not fit to what is stored, or a row
-                that is only a reset comes in the middle of an episode.
+            ValueError: If the block has more steps than the buffer, its data does not match the stored data, or a row
+                that is only a reset is in the middle of an episode.
         """
         self._add_block(columns, stream, serial, starts)
         self._note_added()
@@ -556,23 +557,23 @@ class EpisodeReplayBuffer(Checkpointable):
         """Samples transitions, sequences or rows of consecutive steps in the formats of RLlib's replay buffers.
         `sample_batch` and `sample_sequences` are faster.
 
-        Without `sample_episodes`: rows of consecutive frames, ``{"obs", "actions", "rewards", "is_first", "is_last",
-        "is_terminated", "is_truncated"}``, each ``[B, T, ...]``. A row starts at a random step; where an episode ends
-        in it, it continues with the start of another one. ``rewards[t]`` is the reward that led to ``obs[t]`` (0 at
-        the start of an episode), ``actions[t]`` is what was done at ``obs[t]``; after the last step of an episode it
-        is that step's action again.
+        Without `sample_episodes`: rows of consecutive steps, ``{"obs", "actions", "rewards", "is_first", "is_last",
+        "is_terminated", "is_truncated"}``, each ``[B, T, ...]``. A row starts at a random step. If an episode ends
+        within a row, the row continues with the start of another episode. ``rewards[t]`` is the reward that led to
+        ``obs[t]`` (0 at the start of an episode), ``actions[t]`` is the action taken at ``obs[t]``; at the last
+        observation of an episode, the last action is repeated.
 
         With `sample_episodes`: a list of episodes.
 
         * `batch_length_T` None, 0 or 1: n-step transitions, episodes of one step with the first and the last
           observation of the window, its first action, and the discounted sum of its rewards.
-        * More: sequences of up to that many steps, until there are `num_items` steps in all. They have their module
-          outputs and, as far as there are any, `lookback` steps before them.
+        * More: sequences of at most `batch_length_T` steps, until they have `num_items` steps in total. They have their
+          module outputs and up to `lookback` earlier steps.
 
         All have the extra model outputs "n_step" (steps of the window) and "weights".
 
         Args:
-            num_items: Number of items (steps of sequences, rows).
+            num_items: Number of transitions, of rows, or of steps in sequences.
             batch_size_B: Another name of `num_items`.
             batch_length_T: Length of rows or sequences, see above.
             n_step: Steps of a window; ``(low, high)`` draws one per item, `high` excluded. 1 if None.

@@ -55,11 +55,11 @@ class FrameStore:
     A row whose `next` is >= 0 is a step: it has an action, a reward, both flags and maybe outputs of the module, and
     its next observation is that of row `next`. The last row of a chain holds an observation only.
 
-    Of observations that are n frames side by side, a row has the newest one. The others are those of the rows before
-    it, or, before a chain that does not begin where its episode does, kept apart.
+    If observations are n frames side by side, a row stores only the newest frame; the others are the frames of the rows
+    before it. If a chain does not begin at the start of its episode, the frames before the chain are stored separately.
 
     Args:
-        capacity: Steps that are expected; there are rows for some more, and more are made when they run out.
+        capacity: Expected number of steps. Some more rows are allocated, and further rows when these are used up.
         num_frames: n.
 
     Attributes:

@@ -1,17 +1,16 @@
 """Sampling of fixed-length windows of consecutive items (observations with action and reward) that may cross episode
 boundaries, for world models.
 
-An item is an observation with the action that was taken there and the reward that it came with. The last observation of
-an episode is an item of its own: its action is that of the step before, and counts nowhere. So an episode of n steps
-has n + 1 items, of which the first one has reward 0, and there is no column of next observations.
+An item is an observation with the action taken at it and the reward that led to it. The last observation of an episode
+is a separate item; it repeats the action of the last step, which has no effect. So n steps of an episode are n + 1
+items, of which the first has reward 0. No column of next observations is needed.
 
-Where nothing more is known of an episode, because it ended or its newest step was reached, the window goes on with
-the beginning of another one: in a memory on the host of any, in one on the device of the one that came next in the same
-environment (after the newest, what is oldest there). What precedes the oldest step that is kept of an episode is gone;
-it is taken for a first one.
+At the end of an episode, or after its newest stored step, a window continues with the beginning of another episode: on
+the host with any episode, on the device with the next one in the same environment (after the newest episode, with the
+oldest one). If the first steps of an episode were evicted, its oldest stored step counts as its first step.
 
-What a learner makes of items can be written back to them (`put_on_host`, `put_on_device`): the states that windows
-start from, for example, which are older the longer ago an item was drawn.
+A learner can write values back to items (`put_on_host`, `put_on_device`), for example the recurrent states with which
+windows start. Such a state is older the longer ago its item was drawn.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ def host_windows(
     at a random step.
 
     Args:
-        buffer: Not an empty one.
-        number: N, windows.
-        length: T, items of each, >= 1.
+        buffer: Buffer with at least one step.
+        number: N, number of windows.
+        length: T, number of items of each window, >= 1.
         clip_rewards: As in `EpisodeReplayBuffer.sample_batch`.
-        extra_columns: Stored outputs of the module to add; "state_in", ``[N, ...]``, that of the first item only.
+        extra_columns: Stored module outputs to add; "state_in", ``[N, ...]``, only of the first item.
 
     Returns:
         ``({column: pytree [N, T, ...]}, items)``: obs, actions and rewards, see above; bool: is_first, whether an

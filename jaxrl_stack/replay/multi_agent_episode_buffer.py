@@ -143,24 +143,25 @@ class ModuleReplayBuffer(_OfModule, EpisodeReplayBuffer):
 class MultiAgentEpisodeReplayBuffer(Checkpointable):
     """Replay buffer of multi-agent episodes. Each module samples the steps of the agents mapped to it.
 
-    * Steps that are complete are stored, each with the module that acted. Windows and sequences follow the agent's own
-      time, and stop where it ends, also if the episode continues for others.
-    * Capacity counts env steps. The oldest episode is evicted as a whole, for all modules at once. The last one stays,
-      and is larger than the capacity if it came so; it loses its oldest env steps as soon as it is continued. So does
-      an episode that comes in blocks and still runs.
-    * Chunks of an episode are joined by its id. A later chunk of an evicted episode is an episode of its own.
-    * Each module has random numbers of its own: another module does not change its draws.
+    * Complete steps are stored, each with the module that acted. Windows and sequences follow the agent's own time
+      steps, and stop at the agent's end, also if the episode continues for other agents.
+    * Capacity counts env steps. The oldest episode is evicted as a whole, for all modules at once. The newest episode
+      stays, even if it is larger than the capacity; it loses its oldest env steps when it continues. So does a running
+      episode that is added in blocks.
+    * Chunks of an episode are joined by its id. A later chunk of an evicted episode is a new episode.
+    * Each module has a separate random generator: other modules do not change its draws.
 
     Args:
-        capacity: Env steps.
-        batch_size_B: Items of a sample, of each module, if `sample` does not say so.
+        capacity: Maximum number of env steps.
+        batch_size_B: Number of items of each module in a sample, if a call of `sample` does not set it.
         batch_length_T: Length of the sequences of `sample`; 1 for n-step transitions.
-        metrics_num_episodes_for_smoothing: Calls over which the means in `get_metrics` are taken.
-        extra_columns: Outputs of modules to store per step, of those that there are; None for all.
-        store_infos: Whether infos are kept.
-        spaces: ``{module id: (observation space, action space)}`` of stored steps: memory is known before the first
-            data, and sampled episodes have the spaces. Taken from the first episodes of modules that are left out.
-        num_agents: ``{module id: agents that it acts for}``, for estimates of memory; 1 if left out.
+        metrics_num_episodes_for_smoothing: Number of calls over which `get_metrics` averages.
+        extra_columns: Names of the module outputs to store per step, if episodes have them; None for all.
+        store_infos: Whether infos are stored.
+        spaces: ``{module id: (observation space, action space)}`` of the stored steps. With them, memory is known
+            before the first data, and sampled episodes have these spaces. For other modules, they are taken from the
+            first episodes.
+        num_agents: ``{module id: number of agents that it acts for}``, for estimates of memory; 1 for other modules.
         num_frames: ``{module id: frames}``; see `EpisodeReplayBuffer`. 1 if left out.
         seed: Seed of the random numbers. Equal seeds make equal samples; None takes one from the system.
 
@@ -627,7 +628,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
             modules_to_sample: The modules; None for all that have steps.
             beta: Exponent of importance weights; no effect on uniform draws.
             to_numpy: Whether the episodes of transitions hold arrays; episodes of sequences always do.
-            lookback: Steps before sequences, as far as there are any.
+            lookback: Maximum number of earlier steps before each sequence.
             min_batch_length_T: Draw only steps that are followed by at least this many further steps of their episode.
             sample_episodes: True; other forms are `sample_batch`'s.
 

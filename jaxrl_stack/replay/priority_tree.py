@@ -60,7 +60,7 @@ class PriorityTree:
         Args:
             indices: int ``[n]``; of an index that comes more than once the last one counts.
             priorities: ``[n]``, or one for all.
-            multiplicities: int ``[n]``, as how many of its priority each is drawn; or one for all.
+            multiplicities: int ``[n]``, factor of each priority in draws; or one number for all.
         """
         self._update(indices, priorities * multiplicities, priorities)
 
