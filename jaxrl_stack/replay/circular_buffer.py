@@ -56,7 +56,7 @@ class CircularBuffer:
             timeout: Longest wait in seconds; 0 does not wait, None waits without a limit.
 
         Raises:
-            TimeoutError: If none has come by then.
+            TimeoutError: If no batch can be drawn within this time.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: len(self) > 0, timeout):

@@ -42,8 +42,8 @@ class ReplayItems:
     """Positions of drawn steps, for `DeviceReplay.update_priorities`.
 
     Attributes:
-        rows: uint32 ``[N]``, numbers of their rows; with masks, each environment numbers its own.
-        envs: int32 ``[N]``, their environments.
+        rows: uint32 ``[N]``, row numbers of the steps; with masks, rows are numbered per environment.
+        envs: int32 ``[N]``, environments of the steps.
     """
 
     rows: jax.Array
@@ -80,8 +80,8 @@ class DeviceReplay:
     Attributes:
         capacity: Maximum number of env steps on this device; every environment has ``L = capacity // num_envs`` rows.
         num_envs: B, environments on this device; for rollouts with a ``loss_mask``, agents times environments.
-        batch_size: N, items of a sample.
-        n_step: Steps of a window; ``(low, high)`` draws one per item, `high` excluded.
+        batch_size: N, number of items of a sample.
+        n_step: Number of steps of a window; ``(low, high)`` draws one per item, `high` excluded.
         alpha: Exponent of priorities, >= 0; None for uniform draws.
         clip_rewards: How `sample` clips the reward of every step of a window; see `ops.returns.clipped_rewards`.
         num_final_obs: S, slots for final observations of truncated episodes, at least B and at most the capacity. None:
@@ -178,11 +178,11 @@ class DeviceReplay:
         """Raises an error if the buffer does not fit the device, before anything is allocated.
 
         Args:
-            columns: As in `init`; ``jax.eval_shape`` of a rollout knows them.
+            columns: As in `init`, for example the result of ``jax.eval_shape`` of a rollout.
             device: Device of the state.
 
         Raises:
-            ValueError: If it does not fit; names the numbers and the remedy.
+            ValueError: If it does not fit; the message names the sizes and the remedy.
         """
         require_memory(
             self.memory_estimate(columns), available_memory(device), where=f"are free on {device}", remedy=REMEDY
@@ -195,7 +195,7 @@ class DeviceReplay:
 
         Args:
             columns: ``{column: pytree [T, B, ...]}`` of a rollout, arrays or ``jax.ShapeDtypeStruct``s; only their
-                shapes after T and B, and their dtypes, count. Columns that are not stored are passed over. The state
+                dtypes, and their shapes after T and B, are used. Columns that are not stored are ignored. The state
                 takes masks if ``loss_mask`` is among them.
 
         Raises:
@@ -359,15 +359,15 @@ class DeviceReplay:
         that ring buffer) to each.
 
         Args:
-            state: Before the rollout.
+            state: State before the rollout.
             finals: Final observations before the rollout.
-            has_final: bool ``[T, B]``, which steps need a slot.
+            has_final: bool ``[T, B]``, whether a step needs a slot.
             final_obs: ``[T, B, ...]``.
             size: Size of the state after the rollout, if no slot is overwritten.
             added: Steps of the rollout; int32 ``[B]`` with masks.
 
         Returns:
-            ``(finals, slots [T, B], size)``, the last one without rows of which a final observation is gone.
+            ``(finals, slots [T, B], size)``; `size` excludes rows whose final observation was overwritten.
         """
         num_steps, num_envs = has_final.shape
         slots, total = finals.rows.shape[0], num_steps * num_envs
@@ -420,13 +420,14 @@ class DeviceReplay:
         B, ...]``. After a call of `cut`, also writes the older frames of the first observation.
 
         Args:
-            frames: Before the rollout.
+            frames: Frames before the rollout.
             obs: Whole observations.
-            ended: bool ``[T, B]``, which steps ended an episode.
-            valid: bool ``[T, B]``, which steps are there, the first ones of each environment; None: all.
+            ended: bool ``[T, B]``, whether a step ended an episode.
+            valid: bool ``[T, B]``, whether a step is valid; valid steps of an environment come first. None: all are
+                valid.
 
         Returns:
-            ``(frames, of how many before it the episode of every one knows, int32 [T, B])``.
+            ``(frames, number of earlier frames of each step in its episode, int32 [T, B])``.
         """
         num_steps, most = ended.shape[0], self.num_frames - 1
         added = num_steps if valid is None else jnp.sum(valid, axis=0, dtype=jnp.int32)
@@ -531,10 +532,10 @@ class DeviceReplay:
         these steps are drawn as first steps of sequences.
 
         Args:
-            levels: Before.
-            places: int32 ``[T]`` of all environments, or ``[B, T]``, of each its own, and L for none.
+            levels: Priorities before.
+            places: int32 ``[T]``, rows for all environments, or ``[B, T]``, rows of each environment, L for no row.
             count: Scaled priority of the items.
-            starts: Sampling weights, float32 ``[B * T]``; None: as before.
+            starts: Sampling weights, float32 ``[B * T]``; None: unchanged.
         """
         items = jnp.arange(self.num_envs)[:, None] * self.num_rows + places
         if places.ndim > 1:
@@ -1015,7 +1016,7 @@ def _places_after(starts: jax.Array | None, places: jax.Array) -> jax.Array:
     """Returns `places` (ring buffer rows to write) unchanged, but forces XLA to compute `starts` before it writes these
     rows, because `starts` depends on the newest row before this write.
 
-    XLA would read that row after the others are written, and copy the whole ring to do so.
+    Otherwise, XLA would read that row after it writes the others, and copy the whole ring buffer for this.
     """
     if starts is None:
         return places

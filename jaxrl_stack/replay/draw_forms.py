@@ -37,8 +37,9 @@ class DrawForm(Protocol):
     writes values such as priorities back.
 
     Attributes:
-        length: Steps of an item.
-        writes: Names of what a loss logs per item and both `write_*` take; () if nothing is written back.
+        length: Number of steps of an item.
+        writes: Names of the values that the loss logs per item and both `write_*` methods store; () if nothing is
+            written back.
         declared: Columns of sampled steps that are stored, and drawn with the items; see `Learner.columns_from_acting`.
     """
 
@@ -79,9 +80,9 @@ class DrawForm(Protocol):
         """Estimates the memory of a train batch.
 
         Args:
-            number: Items of it.
+            number: Number of items of the batch.
             recorded: Shapes of the recorded columns, ``[T, B, ...]``.
-            is_on_device: Whether it is drawn from a ring on the device.
+            is_on_device: Whether the batch is drawn from a buffer on the device.
         """
         ...
 
@@ -107,9 +108,9 @@ class DrawForm(Protocol):
         drawn)``; `drawn` identifies the items for `write_to_ring`.
 
         Args:
-            ring: Static part of the ring.
+            ring: Fixed settings of the buffer.
             state: State of the buffer on this device.
-            numbers: A PRNG key, or the random numbers that were made of one.
+            numbers: A PRNG key, or a result of `DeviceReplay.random_numbers`.
             gamma: Reads the discount, which forms with returns do.
             beta: Exponent of importance weights.
             axis_name: Name of the axis of devices.
@@ -127,7 +128,7 @@ class DrawForm(Protocol):
         ``{name in writes: [N, ...]}``.
 
         Args:
-            buffer: Buffer that they were drawn from.
+            buffer: Buffer from which the items were drawn.
             drawn: The drawn items.
             logged: See above.
             **which: `module_id`, for a buffer of several modules.
@@ -149,9 +150,9 @@ class StartState:
 
     Attributes:
         shapes: Shapes of the state of one environment.
-        initial: The module's initial state, from which every item starts; None: from the state that is stored with
-            its first step.
-        remedy: Advice how to store none, for errors about memory.
+        initial: The module's initial state, with which every item starts; None: items start with the state that is
+            stored with their first step.
+        remedy: Advice on how to avoid stored states, for errors about memory.
     """
 
     shapes: Any
@@ -190,9 +191,9 @@ class _WithPriorities(abc.ABC):
     """Base class of the sample forms with n-step returns (transitions and sequences), drawn uniformly or by priority.
 
     Attributes:
-        n_step: Steps of the returns; a range ``(low, high)`` draws them, `high` excluded.
+        n_step: Number of steps of the returns; a range ``(low, high)`` draws it, `high` excluded.
         clip_rewards: Clipping of rewards; see `ops.returns.clipped_rewards`.
-        writes: The name of what the loss logs as priorities; () of uniform draws.
+        writes: Name of the values that the loss logs as priorities; () if draws are uniform.
         declared: See `DrawForm`.
     """
 
@@ -316,9 +317,9 @@ class Sequences(_WithPriorities):
     """Sequences of consecutive steps of one episode, for recurrent modules.
 
     Attributes:
-        length: Steps of a sequence, burn-in included.
-        burn_in: Steps before those that losses see, at most.
-        start: State that sequences start from.
+        length: Number of steps of a sequence, including burn-in.
+        burn_in: Maximum number of steps before the steps that losses see.
+        start: State with which sequences start.
     """
 
     length: int
@@ -384,11 +385,11 @@ class Windows:
     models; see `replay.items`.
 
     Attributes:
-        length: Items of a window.
-        start: State that windows start from.
+        length: Number of items of a window.
+        start: State with which windows start.
         clip_rewards: Clipping of rewards; see `ops.returns.clipped_rewards`.
-        writes: Entries of the stored states, which are replaced by those that the loss logs, ``[N, T, ...]``: after
-            each item, hence before the next one; () if states are not stored.
+        writes: Entries of the stored states that are replaced by states which the loss logs, ``[N, T, ...]``: the state
+            after each item, which is the state before the next item; () if states are not stored.
         declared: See `DrawForm`.
     """
 

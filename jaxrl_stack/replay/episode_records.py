@@ -14,16 +14,16 @@ class Record:
     """Record of an episode in the buffer, or of its part that is not evicted.
 
     Attributes:
-        number: Counts the episodes of the buffer from 1 on.
+        number: Number of the episode in the buffer, from 1.
         id_: The episode's id.
         first: Row of its first frame.
-        last: Row of its last frame if it came by `add`, else -1.
-        is_running: Whether more steps may come.
-        stream: ``(stream, environment)`` if it comes by `add_block` and still runs.
+        last: Row of its last frame if it was added by `add`, else -1.
+        is_running: Whether the episode may continue.
+        stream: ``(stream, environment)`` if it was added by `add_block` and is running.
         agent_id: As in `SingleAgentEpisode`.
-        module_id: Likewise.
-        multi_agent_episode_id: Likewise.
-        custom_data: Likewise.
+        module_id: As in `SingleAgentEpisode`.
+        multi_agent_episode_id: As in `SingleAgentEpisode`.
+        custom_data: As in `SingleAgentEpisode`.
     """
 
     number: int
@@ -44,10 +44,10 @@ class BlockStream:
     environments) continues them.
 
     Attributes:
-        last: int32 ``[B]``, row of the last frame of the episode that runs; -1: none.
-        number: int64 ``[B]``, number of that episode.
-        t: int64 ``[B]``, its steps so far.
-        serial: Number of the last block; None if they have none.
+        last: int32 ``[B]``, row of the last frame of the running episode; -1: none.
+        number: int64 ``[B]``, number of the running episode.
+        t: int64 ``[B]``, number of its steps so far.
+        serial: Number of the last block; None if blocks have no numbers.
     """
 
     last: np.ndarray
@@ -64,13 +64,13 @@ class Counts:
     """Lifetime counts of a buffer: added and evicted episodes; added, evicted and sampled steps.
 
     Attributes:
-        first_number: Number of the oldest episode in it.
+        first_number: Number of the oldest episode in the buffer.
         next_number: Number of the next episode.
-        added_timesteps: Steps that were added.
-        added_episodes: Episodes that were; one that is continued counts once.
-        evicted_episodes: Episodes that were evicted.
-        evicted_timesteps: Steps that were.
-        sampled_timesteps: Steps that were sampled.
+        added_timesteps: Number of added steps.
+        added_episodes: Number of added episodes; an episode that continues counts once.
+        evicted_episodes: Number of evicted episodes.
+        evicted_timesteps: Number of evicted steps.
+        sampled_timesteps: Number of sampled steps.
     """
 
     first_number: int = 1
@@ -108,7 +108,7 @@ def unpacked_records(packed: Mapping[str, Any], streams: Sequence[Hashable]) -> 
     """Converts columns that `packed_records` returned back to episode records.
 
     Raises:
-        ValueError: If the columns are not equally long, or a text is none.
+        ValueError: If the columns have different lengths, or a text is damaged.
     """
     columns = {name: packed[name].tolist() for name in ("number", "first", "last", "is_running")}
     columns["stream"] = [None if key < 0 else (streams[key], env) for key, env in packed["stream"].tolist()]

@@ -38,8 +38,8 @@ class NStepWindows:
     Attributes:
         rewards: float32 ``[N]``, discounted sums.
         last: int32 ``[N]``, rows of the last steps.
-        new: int32 ``[N]``, rows of the frames after them.
-        lengths: int32 ``[N]``, steps.
+        new: int32 ``[N]``, rows of the frames after the last steps.
+        lengths: int32 ``[N]``, numbers of steps.
     """
 
     rewards: np.ndarray
@@ -64,14 +64,14 @@ class FrameStore:
 
     Attributes:
         num_frames: n; 1 if rows have whole observations.
-        num_rows: Rows that are allocated; 0 before the first data.
-        columns: ``{column: pytree [num_rows, ...]}``, those of `STEP_COLUMNS`.
+        num_rows: Number of allocated rows; 0 before the first data.
+        columns: ``{column: pytree [num_rows, ...]}``, the columns in `STEP_COLUMNS`.
         extras: ``{name: pytree [num_rows, ...]}``: further outputs of the module per step.
         next: int32 ``[num_rows]``, row of the next frame, -1 after the last one.
         prev: int32 ``[num_rows]``, row of the frame before, -1 before the first one.
         t: int32 ``[num_rows]``, steps since the episode's reset.
         owner: int64 ``[num_rows]``, number (>= 1) of the episode; 0 in rows that are free.
-        generation: int32 ``[num_rows]``, how often a row was freed.
+        generation: int32 ``[num_rows]``, number of times that a row was freed.
     """
 
     next: np.ndarray
@@ -108,7 +108,7 @@ class FrameStore:
             steps: ``{column: pytree [S, ...]}``, `STEP_COLUMNS`.
             tails: Observations ``[K, ...]`` after chains.
             extras: ``{name: pytree [S, ...]}``.
-            bookkeeping: ``{what: bytes per row}`` that the owner needs, for the estimate of memory.
+            bookkeeping: ``{name: bytes per row}`` that the owner needs, for the estimate of memory.
 
         Raises:
             ValueError: If structures, shapes or dtypes differ from those of earlier data, or there is not enough
@@ -164,15 +164,16 @@ class FrameStore:
 
         Args:
             steps: Result of `fit`, S = sum of `lengths`.
-            tails: Likewise, K of them.
-            extras: Likewise; steps without an output that other steps have get zeros.
-            lengths: int ``[K]``, steps of each, >= 1.
-            heads: int ``[K]``, last row of the chain that is continued, which becomes the first step's; -1: none.
+            tails: Result of `fit`, K observations after the episodes' steps.
+            extras: Result of `fit`; steps without an output that other steps have get zeros.
+            lengths: int ``[K]``, number of steps of each episode, >= 1.
+            heads: int ``[K]``, last row of the chain to continue, which becomes the row of the first step; -1: a new
+                chain.
             first_t: int ``[K]``, `t` of the first step.
-            owners: int ``[K]``, number of the episode.
+            owners: int ``[K]``, numbers of the episodes.
 
         Returns:
-            ``(rows of the steps [S], rows after the last ones [K])``.
+            ``(rows of the steps [S], rows after the last steps [K])``.
         """
         stops = lengths.cumsum()
         starts, size = stops - lengths, int(stops[-1])
@@ -274,7 +275,7 @@ class FrameStore:
         """Values of an extra module output, stored in addition to the columns of a step, in all rows.
 
         Raises:
-            ValueError: If no step has it.
+            ValueError: If no step has this output.
         """
         if name not in self.extras:
             raise ValueError(f"The replay buffer has no extra column {name!r}. Choose from {sorted(self.extras)}.")
@@ -308,9 +309,9 @@ class FrameStore:
         the windows end. Windows stop at the end of their episode.
 
         Args:
-            rows: int ``[N]``, steps.
-            wanted: int ``[N]``, their lengths; None: all of the largest.
-            largest: The largest that is possible.
+            rows: int ``[N]``, rows of the first steps.
+            wanted: int ``[N]``, maximum number of steps of each window; None: `largest`.
+            largest: Largest possible number of steps.
             gamma: Discount.
             clip_rewards: Clipping of every step's reward; see `jaxrl_stack.ops.returns.clipped_rewards`.
         """
@@ -329,12 +330,12 @@ class FrameStore:
         """Follows the links between stored rows of episodes, from N rows forwards or backwards in time.
 
         Args:
-            rows: ``[N]``, the first ones.
-            longest: Largest number of further steps.
-            backwards: Whether the frames before them are meant.
+            rows: ``[N]``, the rows to start from.
+            longest: Maximum number of further rows.
+            backwards: Whether to follow the links backwards in time.
 
         Returns:
-            ``(rows [N, longest + 1], how many of them there are besides the first one [N])``; after those, any rows.
+            ``(rows [N, longest + 1], number of further rows [N])``; entries after these rows are arbitrary.
         """
         link = self.prev if backwards else self.next
         frames = np.empty((longest + 1, len(rows)), np.int32)
@@ -427,15 +428,15 @@ class FrameStore:
 class StoredFrames:
     """Checked state of a `FrameStore`, for example from a checkpoint, whose arrays are not allocated yet.
 
-    They are made when they are needed, part by part, and the parts are let go of: what was read from a checkpoint is
-    held by nothing else then, so that there are never two of a large buffer.
+    `opened` allocates the arrays part by part and releases each saved part, so that a large buffer is never in memory
+    twice.
 
     Attributes:
-        capacity: Steps that are expected.
+        capacity: Expected number of steps.
         num_frames: As in `FrameStore`.
-        num_rows: Likewise.
-        earlier: By the first row of a chain, the frames before it.
-        free: int32, rows that were given back.
+        num_rows: As in `FrameStore`.
+        earlier: Frames before each chain, by the chain's first row.
+        free: int32, freed rows.
         parts: ``{"columns": ..., "extras": ...}`` of runs of the rows that were ever used; `opened` takes them away.
         links: The links of these rows; likewise.
     """
@@ -453,7 +454,7 @@ class StoredFrames:
         """Checks a state that `FrameStore.get_state` returned, without allocating the store.
 
         Args:
-            capacity: Steps that are expected.
+            capacity: Expected number of steps.
             state: Result of `FrameStore.get_state`.
             bookkeeping: See `FrameStore.fit`.
 

@@ -56,10 +56,11 @@ def host_windows(
         extra_columns: Stored module outputs to add; "state_in", ``[N, ...]``, only of the first item.
 
     Returns:
-        ``({column: pytree [N, T, ...]}, items)``: obs, actions and rewards, see above; bool: is_first, whether an
-        episode begins there; is_last, whether it is the last observation of an episode, or the last one so far;
-        is_terminated, whether the episode terminated there; is_truncated. The extra columns, of the last item of an
-        episode those of the step before. Items, int64 ``[N, T]``: which they are, equal for equal ones.
+        ``({column: pytree [N, T, ...]}, items)``: obs, actions and rewards as described in this module. bool: is_first,
+        whether the item is the first of its episode; is_last, whether it is the last observation of an episode, or the
+        newest one of a running episode; is_terminated and is_truncated, whether the episode ended there in this way.
+        The extra columns; the last item of an episode has those of the step before. Items, int64 ``[N, T]``, identify
+        the drawn items; equal numbers are equal items.
 
     Raises:
         ValueError: If the buffer is empty.
@@ -117,17 +118,17 @@ def device_windows(
 
     Args:
         replay: Fixed settings of the buffer, with `keep_terminal_obs` and uniform draws.
-        state: The state; not an empty one.
-        key: PRNG key, or what `DeviceReplay.random_numbers` made of it.
-        length: T, items of each, >= 1.
+        state: State of a buffer with at least one step.
+        key: PRNG key, or a result of `DeviceReplay.random_numbers`.
+        length: T, number of items of each window, >= 1.
 
     Returns:
-        ``({column: pytree [N, T, ...]}, items)``, as of `host_windows`, with the memory's extra columns; the items say
-        of which rows they are, each ``[N, T]``.
+        ``({column: pytree [N, T, ...]}, items)`` as in `host_windows`, with the buffer's extra columns; `items`
+        contains the rows and environments of the drawn items, each ``[N, T]``.
 
     Raises:
-        ValueError: If the memory keeps no terminal observations, draws otherwise or has masks, or `length` is out of
-            range.
+        ValueError: If the buffer stores no final observations of terminated episodes, does not draw uniformly or has
+            masks, or `length` is out of range.
     """
     _require_windows(replay, length)
     if state.is_masked:
@@ -173,11 +174,12 @@ def put_on_host(
     are skipped.
 
     Args:
-        buffer: Buffer that they were drawn from.
+        buffer: Buffer from which the items were drawn.
         items: int64, any shape, as `host_windows` returned them.
-        name: The output, a dict.
-        values: ``{key: [*items.shape, ...]}``, of some of its entries. Of an item that comes twice, the last one holds.
-        where: bool, of the shape of the items: which of them are written. Last observations are never.
+        name: Name of the module output, a dict.
+        values: ``{key: [*items.shape, ...]}`` for some entries of the output. If an item occurs twice, its last value
+            is stored.
+        where: bool, with the shape of `items`: whether an item is written. Last observations are never written.
     """
     store = buffer._store
     store.own()
@@ -200,11 +202,11 @@ def put_on_device(
 
     Args:
         replay: Fixed settings of the buffer.
-        state: State that they were drawn from, or a later one.
-        items: As `device_windows` returned them, any shape.
-        name: The column, a dict.
-        values: As of `put_on_host`.
-        where: bool, of the shape of the items: which of them are written.
+        state: State from which the items were drawn, or a later one.
+        items: Result of `device_windows`, any shape.
+        name: Name of the column, a dict.
+        values: As in `put_on_host`.
+        where: bool, with the shape of `items`: whether an item is written.
     """
     ages = (state.num_rows - jnp.uint32(1) - items.rows).reshape(-1)
     is_there = where.reshape(-1) & (ages < state.size.astype(jnp.uint32))

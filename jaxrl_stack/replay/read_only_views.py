@@ -9,8 +9,8 @@ class LentArray:
     """Array that `get_state` lends as read-only views. Only views from `rows` keep this object alive, so a weak
     reference tells whether the array is in use.
 
-    A view of a view refers to the array at its end, and would not keep the one in between. It goes no further than to
-    what is no array: that is what this is for.
+    NumPy lets a view of a view refer to the original array, and would not keep the view in between alive. The chain
+    stops at an object that is not an array, which is the purpose of this class.
 
     Args:
         array: The array.

@@ -32,8 +32,8 @@ class Scope(NamedTuple):
 
     Attributes:
         of_env: Whether there are metrics of env steps.
-        agent_id: The agent that has metrics of agent steps; None without.
-        module_id: The module that has metrics of module steps; None without.
+        agent_id: Agent that has metrics of agent steps; None: no agent.
+        module_id: Module that has metrics of module steps; None: no module.
     """
 
     of_env: bool = False
@@ -48,10 +48,10 @@ class ReplayMetrics:
     """Counts of a replay buffer. They are logged only on request, because logging would slow down every `sample` call.
 
     Args:
-        window: Calls over which means are taken.
-        counts: Counts of the buffer, which are continued.
+        window: Number of calls over which means are computed.
+        counts: Counts of the buffer, which continue.
         scope: Owner of the counted steps; see `Scope`.
-        logger: Takes the metrics; one of its own if None.
+        logger: Logger for the metrics; None: a new one.
     """
 
     def __init__(self, window: int, counts: Counts, scope: Scope = SINGLE_AGENT, logger: MetricsLogger | None = None):
@@ -78,11 +78,11 @@ class ReplayMetrics:
         """Adds one call of a sampling method to the counts of the replay buffer.
 
         Args:
-            num_steps: Steps in it.
-            num_unique_steps: Different ones among the items that were drawn.
-            num_unique_episodes: Different episodes.
-            num_resamples: Items that were drawn and did not fit.
-            n_step: Mean length of the windows; None if there are none.
+            num_steps: Number of steps in the sample.
+            num_unique_steps: Number of different steps among the drawn items.
+            num_unique_episodes: Number of different episodes among the drawn items.
+            num_resamples: Number of drawn items that did not fit and were drawn again.
+            n_step: Mean length of the n-step windows; None without windows.
         """
         self._sums[names.NUM_ENV_STEPS_SAMPLED] += num_steps
         self._sums[names.NUM_ENV_STEPS_PER_SAMPLE] += num_unique_steps
