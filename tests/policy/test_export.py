@@ -253,7 +253,10 @@ HUGE = {
         (lambda folder: (folder / "policy.json").write_text("[" * 100_000), "policy.json is damaged"),
         (rewritten(observation_space=HUGE), "the spaces have 16,7"),
         (rewritten(action_space={"type": "Tuple", "spaces": [HUGE] * 100}), "the spaces have 1,678,"),
-        (rewritten(action_space={"type": "MultiBinary", "n": -1}), "has the shape -1. Use an integer or a list of integers of at least 0. Export"),
+        (
+            rewritten(action_space={"type": "MultiBinary", "n": -1}),
+            "has the shape -1. Use an integer or a list of integers of at least 0. Export",
+        ),
         (compressed, "but exports are not compressed"),
     ],
 )
