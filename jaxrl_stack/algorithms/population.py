@@ -194,11 +194,12 @@ class Population(Checkpointable):
         self._begin(checked, configs)
 
     def continue_from(self, path: str | os.PathLike[str]) -> None:
-        """Gives all members the training state of one algorithm: a fork into several seeds and settings.
+        """Gives all running members the training state of one algorithm: a fork into several seeds and settings.
 
-        All members get the checkpoint's weights, optimizers, environments, replay and counters. Random streams differ
-        between members with different seeds. Members take over settings that the run has changed, unless they name the
-        setting themselves or their config had another value than the run's first one. They keep all other settings.
+        Members that `keep` stopped remain stopped. All others get the checkpoint's weights, optimizers, environments,
+        replay and counters. Random streams differ between members with different seeds. Members take over settings that
+        the run has changed, unless they name the setting themselves or their config had another value than the run's
+        first one. They keep all other settings.
 
         Args:
             path: Checkpoint of an `Algorithm` with the modules and environments of this population, or ``"RUN@35"``;
@@ -216,7 +217,8 @@ class Population(Checkpointable):
         stored = recomputed_iteration(path, config=self.config)
         self._template.restore_from_path(stored)
         template: Any = self._template
-        changed = self._settings.taken_over(self._template._setting_changes.stored, "continue_from")
+        taken_over = self._settings.taken_over(self._template._setting_changes.stored, "continue_from")
+        changed = {member: own for member, own in taken_over.items() if member not in self.stopped}
         self.driver.continue_from(template.driver)
         if changed:
             self._change(changed)

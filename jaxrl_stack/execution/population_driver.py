@@ -611,7 +611,8 @@ class PopulationDriver:
         driver.go_on_as(of_member.learner, of_member.runner, of_member.kept, num_env_steps=self.num_env_steps)
 
     def continue_from(self, driver: DeviceDriver) -> None:
-        """Copies the state of a driver of one device to all members: learner, environments, stored data and counters.
+        """Copies the state of a driver of one device to all running members: learner, environments, stored data and
+        counters.
 
         Each member has other random streams, which depend on its seed and on the streams of the driver; settings and
         numbers of environments remain the members'.
@@ -637,13 +638,15 @@ class PopulationDriver:
             states,
             dataclasses.replace(states, **{part: of_members(part, new) for part, new in source.items()}),
         )
-        self.set_state(
-            {
-                "members": named_leaves(members),
-                "num_env_steps_sampled_lifetime": driver.num_env_steps,
-                "num_updates": driver.num_updates,
-            }
-        )
+        state: dict[str, Any] = {
+            "members": named_leaves(members),
+            "num_env_steps_sampled_lifetime": driver.num_env_steps,
+            "num_updates": driver.num_updates,
+        }
+        if self.num_running < self.num_members:
+            # Without "window": the episode statistics of running members are those of the driver.
+            state["stopped"] = {"running": self.running, "num_env_steps": self._steps_of_stopped}
+        self.set_state(state)
 
     def get_state(self) -> dict[str, Any]:
         """Returns all values of the population that change in training, by name."""

@@ -203,3 +203,33 @@ def test_a_population_records_restored_states_and_restarts(trained, tmp_path):
     origin = read_origin(tmp_path / "population_2")
     assert "restart() trains 2 members by a program for 3" in origin["why_not_recomputable"]
     assert Run.read(trained.folder / "seed_0").origin["population"] == str(trained.folder / "population")
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory):
+    """Four iterations of three members, of which one stops, then two iterations that continue from iteration 1 of a
+    single run, without the end of a `learn`.
+    """
+    folder = tmp_path_factory.mktemp("forked")
+    algo = programs.ppo().build_algo()
+    algo.train()
+    path = algo.save_to_path(folder / "single")
+    population = programs.ppo().reporting(results_dir=folder, checkpoint_frequency=1).build_population(seeds=3)
+    population.learn(4, progress=False)
+    shutil.copy(folder / "population" / MEMBERS_FILE, folder / "old.csv")
+    population.keep([2, 0])
+    sampled = population.driver.num_env_steps_of_all
+    population.continue_from(path)
+    return types.SimpleNamespace(folder=folder, algo=algo, population=population, sampled=sampled)
+
+
+def test_running_members_continue_from_a_run_and_stopped_ones_do_not(forked):
+    population, driver = forked.population, forked.population.driver
+    assert population.iteration == 1 and sorted(driver.running) == [0, 2] and [*population.stopped] == [1]
+    weights = forked.algo.get_weights()["default_policy"]
+    for member in (0, 2):
+        own = population.member(member).get_weights()["default_policy"]
+        assert all(np.array_equal(own[name], weights[name]) for name in weights)
+    assert driver.num_env_steps_of_all == 2 * programs.BATCH + forked.sampled // 3
+    with pytest.raises(ValueError, match=r"keep\(\) has stopped this member"):
+        population.member(1)
