@@ -223,11 +223,19 @@ class Population(Checkpointable):
         if changed:
             self._change(changed)
         seconds = template.get_state("time_total_s")["time_total_s"]
-        self._iterations.go_on(template.iteration, seconds, self.driver)
-        self.stored_checkpoints.restored(self.iteration)
+        self._go_on(template.iteration, seconds)
         parent = parent_of(os.path.abspath(stored))
         if parent is not None:
             self._origin = {**self._origin, PARENT: parent}
+
+    def _go_on(self, done: int, seconds: float) -> None:
+        """Continues the counts of iterations and seconds after a restore. Marks checkpoints of abandoned iterations for
+        removal, and removes the table of these iterations, which the end of `learn` writes again.
+        """
+        self._iterations.go_on(done, seconds, self.driver)
+        self.stored_checkpoints.restored(self.iteration)
+        if self.directory is not None:
+            (self.directory / MEMBERS_FILE).unlink(missing_ok=True)
 
     def memory_estimate(self) -> dict[str, int]:
         """Estimates the bytes of memory that the members need; see `PopulationDriver.memory_estimate`."""
@@ -791,7 +799,6 @@ class Population(Checkpointable):
             self.history.set_state(state["history"])
             self.middle.set_state(state["middle"])
         if "training_iteration" in state:
-            self._iterations.go_on(int(state["training_iteration"]), float(state["time_total_s"]), self.driver)
             # Checkpoints of earlier versions have none.
             self._evaluated = state.get("evaluated") or None
             counts = dict(state["evaluation"])
@@ -801,7 +808,7 @@ class Population(Checkpointable):
             self.reached = {int(i): Ended(*ended) for i, ended in state["reached"].items()}
             self.diverged = {int(i): Ended(*ended) for i, ended in state["diverged"].items()}
             self.stopped = {int(i): Ended(*ended) for i, ended in state.get("stopped", {}).items()}
-            self.stored_checkpoints.restored(self.iteration)
+            self._go_on(int(state["training_iteration"]), float(state["time_total_s"]))
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """Constructor arguments for checkpoints: the config, the members, and the treatment of diverged members."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +40,7 @@ class PopulationTimeline(BaseTimeline[RecordedMembers]):
     """Iterations, commands (method calls between them) and stored checkpoints of a population, read from its folder.
 
     The numbers of the iterations are in ``members.csv``, which `Population.learn` writes, and in each checkpoint. The
-    newest is used.
+    newest is used. After a restore, a table from before the restore is not used.
 
     Args:
         directory: Folder of the population, ``results_dir/population``.
@@ -66,7 +67,7 @@ class PopulationTimeline(BaseTimeline[RecordedMembers]):
         self.checkpoints = {
             number: own
             for number, own in stored.items()
-            if self.first <= number <= self.last and self.commands_at(own) >= self._num_restored
+            if self.first <= number <= self.last and self._follows_restore(own)
         }
 
     def _stored(self) -> dict[int, StoredCheckpoint]:
@@ -80,11 +81,23 @@ class PopulationTimeline(BaseTimeline[RecordedMembers]):
         return found
 
     def _recorded(self, stored: dict[int, StoredCheckpoint]) -> dict[int, RecordedMembers]:
-        table, newest = self.directory / MEMBERS_FILE, max(stored)
-        found = _iterations(_rows_of_table(table)) if table.is_file() else {}
-        if not found or max(found) < newest:
-            found = _iterations(_rows_of_checkpoint(stored[newest]))
-        return found
+        table = self.directory / MEMBERS_FILE
+        of_table = _iterations(_rows_of_table(table)) if table.is_file() else {}
+        if self.origin is None:
+            newest = max(stored)
+            return of_table if max(of_table, default=-1) >= newest else _iterations(_rows_of_checkpoint(stored[newest]))
+        # Other checkpoints, and perhaps the table, contain iterations that the restore has abandoned.
+        valid = [number for number, own in stored.items() if number > self.first and self._follows_restore(own)]
+        if not valid:
+            # Nothing to repeat the iterations from.
+            return of_table
+        newest = max(valid)
+        of_checkpoint = _iterations(_rows_of_checkpoint(stored[newest]))
+        return of_table if of_table.get(newest) == of_checkpoint.get(newest) else of_checkpoint
+
+    def _follows_restore(self, checkpoint: StoredCheckpoint) -> bool:
+        """Whether a checkpoint was saved after the last restore, or there was no restore."""
+        return self.commands_at(checkpoint) >= self._num_restored
 
     @property
     def _num_restored(self) -> int:
@@ -148,21 +161,25 @@ def _rows_of_checkpoint(checkpoint: StoredCheckpoint) -> Iterator[_Row]:
 
 
 def _iterations(rows: Iterable[_Row]) -> dict[int, RecordedMembers]:
-    """Groups the rows of a population's table by iteration. If a member goes back to an earlier iteration, its rows
-    from there on are replaced.
+    """Groups the rows of a population's table by iteration. If the population goes back to an earlier iteration, the
+    rows of all members from there on are replaced, also those of members that do not continue.
     """
-    of_members: dict[int, dict[int, _Row]] = {}
+    # The n-th rows of all members are of the same iteration; members that do not continue have fewer rows.
+    num_rows: Counter[int] = Counter()
+    together: list[list[_Row]] = []
     for row in rows:
-        if not (math.isnan(row.iteration) or math.isnan(row.calls)):
-            own = of_members.setdefault(row.member, {})
-            # The keys ascend.
-            while own and next(reversed(own)) >= row.iteration:
-                own.popitem()
-            own[int(row.iteration)] = row
+        if num_rows[row.member] == len(together):
+            together.append([])
+        together[num_rows[row.member]].append(row)
+        num_rows[row.member] += 1
     found: dict[int, RecordedMembers] = {}
-    for own in of_members.values():
-        for iteration, row in own.items():
-            recorded = found.setdefault(iteration, RecordedMembers(int(row.calls), {}))
+    for of_members in together:
+        known = [row for row in of_members if not (math.isnan(row.iteration) or math.isnan(row.calls))]
+        # The keys ascend.
+        while known and found and next(reversed(found)) >= known[0].iteration:
+            found.popitem()
+        for row in known:
+            recorded = found.setdefault(int(row.iteration), RecordedMembers(int(row.calls), {}))
             if not (math.isnan(row.low) or math.isnan(row.high)):
                 recorded.fingerprints[row.member] = (int(row.low), int(row.high))
     return found

@@ -16,7 +16,9 @@ from jaxrl_stack.utils.optional_packages import optional_import
 from jaxrl_stack.utils.results import get_nested
 
 MEMBERS_FILE = "members.csv"
-"""File in `Population.directory` with the numbers of all members and iterations, written at the end of `learn`."""
+"""File in `Population.directory` with the numbers of all members and iterations, written at the end of `learn` and
+removed by a restore.
+"""
 
 
 class MemberHistory:

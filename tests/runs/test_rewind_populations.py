@@ -14,7 +14,7 @@ from jaxrl_stack.algorithms.population import Population
 from jaxrl_stack.checkpoints.names import METADATA_FILE
 from jaxrl_stack.checkpoints.newest import checkpoints_in
 from jaxrl_stack.cli import main
-from jaxrl_stack.rewind.population_timeline import _iterations, _Row
+from jaxrl_stack.rewind.population_timeline import PopulationTimeline, _iterations, _Row
 from jaxrl_stack.rewind.populations import population_at
 from jaxrl_stack.rewind.verification import verify
 from jaxrl_stack.runs.commands import COMMANDS_FILE, CommandLog
@@ -103,12 +103,14 @@ class Counted(float):
 
 
 def test_a_long_table_is_read_in_one_pass():
-    """The work of a row must not grow with the rows before it. Member 1 goes back to iteration 3 at the end."""
-    rows = [_Row(member, Counted(own), 1.0, own, 0.0) for own in range(1, 1001) for member in range(2)]
+    """The work of a row must not grow with the rows before it. At the end, iteration 3 is repeated with member 1 only:
+    the rows of member 0, which has stopped, are of an abandoned course, too.
+    """
+    rows = [_Row(member, Counted(own), 1.0, own, 0.0) for member in range(2) for own in range(1, 1001)]
     found = _iterations([*rows, _Row(1, Counted(3), 2.0, 7.0, 0.0)])
     assert Counted.comparisons < 3 * len(rows)
-    assert found[2].fingerprints == {0: (2, 0), 1: (2, 0)} and found[3].fingerprints == {0: (3, 0), 1: (7, 0)}
-    assert len(found) == 1000 and found[4].fingerprints == {0: (4, 0)}
+    assert found[2].fingerprints == {0: (2, 0), 1: (2, 0)} and found[3] == (2, {1: (7, 0)})
+    assert [*found] == [1, 2, 3]
 
 
 def test_one_changed_bit_is_found_with_its_iteration_and_member(folder):
@@ -233,3 +235,31 @@ def test_running_members_continue_from_a_run_and_stopped_ones_do_not(forked):
     assert driver.num_env_steps_of_all == 2 * programs.BATCH + forked.sampled // 3
     with pytest.raises(ValueError, match=r"keep\(\) has stopped this member"):
         population.member(1)
+
+
+def test_iterations_that_a_restore_abandoned_are_not_recorded(forked):
+    """Whether the process was killed before the table was written again, an earlier version left the old table, or
+    `learn` has ended.
+    """
+    for _ in range(2):
+        forked.population.train()
+    forked.population.stored_checkpoints.close()
+    folder = forked.population.directory
+    for old in (None, forked.folder / "old.csv"):
+        assert not (folder / MEMBERS_FILE).exists()
+        if old is not None:
+            shutil.copy(old, folder / MEMBERS_FILE)
+        timeline = PopulationTimeline(folder)
+        assert {number: sorted(own.fingerprints) for number, own in timeline.iterations.items()} == {
+            2: [0, 2],
+            3: [0, 2],
+        }
+        found = verify(folder)
+        assert (found.exit_code, found.first, found.last, found.num_recomputed) == (0, 3, 3, 1)
+    with pytest.raises(NotRecomputableError, match=r"4 is not recorded; since continue_from\(\), .* iterations 2 to 3"):
+        population_at(folder, 4)
+    forked.population.learn(1, progress=False)
+    forked.population.stop()
+    found = verify(folder)
+    assert (found.exit_code, found.last, found.num_recomputed) == (0, 4, 2)
+    assert PopulationTimeline(folder).iterations[4].fingerprints.keys() == {0, 2}
