@@ -418,7 +418,20 @@ def rewind(
     return path, iteration - replay.started_at
 
 
-rewind_population = rewind
+def rewind_population(
+    directory: str | os.PathLike[str],
+    iteration: int,
+    *,
+    config: AlgorithmConfig | None = None,
+    allow: Iterable[Any] = (),
+) -> tuple[Path, int]:
+    """Calls `rewind` with the folder of a population, ``results_dir/population``.
+
+    Args:
+        directory: The folder.
+        iteration, config, allow: See `rewind`.
+    """
+    return rewind(directory, iteration, config=config, allow=allow)
 
 
 def _why_no_member(folder: Path, origin: Mapping[str, Any]) -> str:

@@ -135,7 +135,22 @@ def verify(
         return dataclasses.replace(found, machine=tuple(machine)) if machine else _compared(replay, found, progress)
 
 
-verify_population = verify
+def verify_population(
+    directory: str | os.PathLike[str],
+    first: int | None = None,
+    last: int | None = None,
+    *,
+    config: AlgorithmConfig | None = None,
+    allow: Iterable[Any] = (),
+    progress: Callable[[int], object] = lambda iteration: None,
+) -> Verification:
+    """Calls `verify` with the folder of a population, ``results_dir/population``.
+
+    Args:
+        directory: The folder.
+        first, last, config, allow, progress: See `verify`.
+    """
+    return verify(directory, first, last, config=config, allow=allow, progress=progress)
 
 
 def _check_is_comparable(replay: BaseReplay[Any, Any], first: int, last: int) -> None:

@@ -16,7 +16,7 @@ from jaxrl_stack.checkpoints.newest import checkpoints_in
 from jaxrl_stack.cli import main
 from jaxrl_stack.rewind.population_timeline import PopulationTimeline, _iterations, _Row
 from jaxrl_stack.rewind.populations import population_at
-from jaxrl_stack.rewind.verification import verify
+from jaxrl_stack.rewind.verification import verify, verify_population
 from jaxrl_stack.runs.commands import COMMANDS_FILE, CommandLog
 from jaxrl_stack.runs.history import TABLE_FILE
 from jaxrl_stack.runs.member_history import MEMBERS_FILE
@@ -254,7 +254,7 @@ def test_iterations_that_a_restore_abandoned_are_not_recorded(forked):
             2: [0, 2],
             3: [0, 2],
         }
-        found = verify(folder)
+        found = verify_population(directory=folder)
         assert (found.exit_code, found.first, found.last, found.num_recomputed) == (0, 3, 3, 1)
     with pytest.raises(NotRecomputableError, match=r"4 is not recorded; since continue_from\(\), .* iterations 2 to 3"):
         population_at(folder, 4)
