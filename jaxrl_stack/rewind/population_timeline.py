@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl_stack.checkpoints.names import METADATA_FILE
+from jaxrl_stack.checkpoints.newest import checkpoints_in
 from jaxrl_stack.runs.commands import CONTINUE_FROM, SET_STATE, read_commands
 from jaxrl_stack.runs.member_history import MEMBERS_FILE, MemberHistory
 from jaxrl_stack.runs.origin import read_origin
@@ -118,8 +119,14 @@ class PopulationTimeline(BaseTimeline[RecordedMembers]):
 
 
 def is_population(directory: Path) -> bool:
-    """Whether a folder is the folder of a population, whose checkpoints contain all members together."""
-    return read_origin(directory).keys() >= {"members", "num_members"}
+    """Whether a folder is the folder of a population, whose checkpoints contain all members together.
+
+    Without its ``run.json``, the table of the members or the checkpoints show it.
+    """
+    if read_origin(directory).keys() >= {"members", "num_members"} or (directory / MEMBERS_FILE).is_file():
+        return True
+    # Checkpoints of single runs have both metadata files.
+    return bool(checkpoints_in(directory, metadata_file=METADATA_FILE)) and not checkpoints_in(directory)
 
 
 class _Row(NamedTuple):

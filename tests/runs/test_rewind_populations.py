@@ -14,13 +14,14 @@ from jaxrl_stack.algorithms.population import Population
 from jaxrl_stack.checkpoints.names import METADATA_FILE
 from jaxrl_stack.checkpoints.newest import checkpoints_in
 from jaxrl_stack.cli import main
-from jaxrl_stack.rewind.population_timeline import PopulationTimeline, _iterations, _Row
+from jaxrl_stack.rewind.population_timeline import PopulationTimeline, _iterations, _Row, is_population
 from jaxrl_stack.rewind.populations import population_at
+from jaxrl_stack.rewind.replay import rewind_population
 from jaxrl_stack.rewind.verification import verify, verify_population
 from jaxrl_stack.runs.commands import COMMANDS_FILE, CommandLog
 from jaxrl_stack.runs.history import TABLE_FILE
 from jaxrl_stack.runs.member_history import MEMBERS_FILE
-from jaxrl_stack.runs.origin import add_to_origin, read_origin
+from jaxrl_stack.runs.origin import ORIGIN_FILE, add_to_origin, read_origin
 from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.state_comparison import compared_leaves, differences
 from jaxrl_stack.runs.timeline import NotRecomputableError
@@ -263,3 +264,10 @@ def test_iterations_that_a_restore_abandoned_are_not_recorded(forked):
     found = verify(folder)
     assert (found.exit_code, found.last, found.num_recomputed) == (0, 4, 2)
     assert PopulationTimeline(folder).iterations[4].fingerprints.keys() == {0, 2}
+
+
+def test_a_population_without_run_json_is_recomputed(folder):
+    (folder / ORIGIN_FILE).unlink()
+    assert rewind_population(directory=folder, iteration=4) == (folder / "checkpoint_000004", 1)
+    (folder / MEMBERS_FILE).unlink()
+    assert is_population(folder) and not is_population(folder.parent / "seed_0")
