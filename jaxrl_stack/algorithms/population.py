@@ -196,10 +196,10 @@ class Population(Checkpointable):
     def continue_from(self, path: str | os.PathLike[str]) -> None:
         """Gives all running members the training state of one algorithm: a fork into several seeds and settings.
 
-        Members that `keep` stopped remain stopped. All others get the checkpoint's weights, optimizers, environments,
-        replay and counters. Random streams differ between members with different seeds. Members take over settings that
-        the run has changed, unless they name the setting themselves or their config had another value than the run's
-        first one. They keep all other settings.
+        Members that `keep` stopped remain stopped. All others, also diverged ones, get the checkpoint's weights,
+        optimizers, environments, replay and counters. Random streams differ between members with different seeds.
+        Members take over settings that the run has changed, unless they name the setting themselves or their config had
+        another value than the run's first one. They keep all other settings.
 
         Args:
             path: Checkpoint of an `Algorithm` with the modules and environments of this population, or ``"RUN@35"``;
@@ -220,6 +220,10 @@ class Population(Checkpointable):
         taken_over = self._settings.taken_over(self._template._setting_changes.stored, "continue_from")
         changed = {member: own for member, own in taken_over.items() if member not in self.stopped}
         self.driver.continue_from(template.driver)
+        again = [member for member in self.diverged if member not in self.stopped]
+        self.history.leave_out(again)
+        for member in again:
+            del self.diverged[member]
         if changed:
             self._change(changed)
         seconds = template.get_state("time_total_s")["time_total_s"]

@@ -615,7 +615,7 @@ class PopulationDriver:
         counters.
 
         Each member has other random streams, which depend on its seed and on the streams of the driver; settings and
-        numbers of environments remain the members'.
+        numbers of environments remain the members'. Diverged members train again.
 
         Args:
             driver: Driver with the same modules and environments.
@@ -636,7 +636,11 @@ class PopulationDriver:
             lambda is_stream, own, value: _folded(own, value) if is_stream and is_key(own) else value,
             self._with_streams(jax.tree.map(lambda _: False, states), True),
             states,
-            dataclasses.replace(states, **{part: of_members(part, new) for part, new in source.items()}),
+            dataclasses.replace(
+                states,
+                **{part: of_members(part, new) for part, new in source.items()},
+                is_live=np.ones(self.num_running, bool),
+            ),
         )
         state: dict[str, Any] = {
             "members": named_leaves(members),

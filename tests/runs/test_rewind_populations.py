@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import shutil
 import types
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxrl_stack.algorithms.member_runs import Ended
 from jaxrl_stack.algorithms.population import Population
 from jaxrl_stack.checkpoints.names import METADATA_FILE
 from jaxrl_stack.checkpoints.newest import checkpoints_in
@@ -210,8 +212,8 @@ def test_a_population_records_restored_states_and_restarts(trained, tmp_path):
 
 @pytest.fixture(scope="module")
 def forked(tmp_path_factory):
-    """Four iterations of three members, of which one stops, then two iterations that continue from iteration 1 of a
-    single run, without the end of a `learn`.
+    """Four iterations of three members, of which one stops and one diverges, then a state of iteration 1 of a single
+    run.
     """
     folder = tmp_path_factory.mktemp("forked")
     algo = programs.ppo().build_algo()
@@ -221,6 +223,9 @@ def forked(tmp_path_factory):
     population.learn(4, progress=False)
     shutil.copy(folder / "population" / MEMBERS_FILE, folder / "old.csv")
     population.keep([2, 0])
+    states = population.driver.states()
+    population.driver.set_states(dataclasses.replace(states, is_live=population.driver.running == 0))
+    population.diverged[2] = Ended(4, "diverged", is_goal=False)
     sampled = population.driver.num_env_steps_of_all
     population.continue_from(path)
     return types.SimpleNamespace(folder=folder, algo=algo, population=population, sampled=sampled)
@@ -234,6 +239,7 @@ def test_running_members_continue_from_a_run_and_stopped_ones_do_not(forked):
         own = population.member(member).get_weights()["default_policy"]
         assert all(np.array_equal(own[name], weights[name]) for name in weights)
     assert driver.num_env_steps_of_all == 2 * programs.BATCH + forked.sampled // 3
+    assert driver.is_live.tolist() == [True, False, True] and not population.diverged
     with pytest.raises(ValueError, match=r"keep\(\) has stopped this member"):
         population.member(1)
 
