@@ -131,7 +131,7 @@ def windows_in_sequences(
         rewards: float32 ``[N, J]``.
         discounts: float32 ``[n]``, ``gamma ** k``, for windows of at most n steps.
         is_there: bool ``[N, J]``, whether a step exists; existing steps come first.
-        wanted: int ``[N]``, number of steps of the windows of each sequence; None: n.
+        wanted: int ``[N]``, maximum number of steps of the windows of each sequence; None: n.
 
     Returns:
         ``(discounted sums, float32; numbers of steps, int32; indices of the last steps, int32)`` of the windows, each
@@ -191,8 +191,9 @@ def importance_weights(xp: Any, shares: Any, least: Any, beta: Any) -> Any:
 
     Args:
         xp: Namespace of the arrays.
-        shares: ``[N]``, scaled priority of each drawn item; the number of items and the sum of priorities cancel.
-        least: Smallest scaled priority in the buffer.
+        shares: ``[N]``, scaled priorities of the drawn items. With several buffers, each priority is divided by the sum
+            of its buffer; with one buffer, this sum cancels, as the number of items does.
+        least: Smallest such value of all items in the buffers.
         beta: Exponent.
     """
     return ((shares / least) ** -beta).astype(xp.float32)

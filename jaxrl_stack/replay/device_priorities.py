@@ -29,13 +29,13 @@ class PriorityLevels:
     levels are computed on demand.
 
     Sums and minima are always computed from all items of a group, never updated by differences: they do not drift, and
-    equal items have equal sums.
+    groups of equal items have equal sums.
 
     Attributes:
         items: float32 ``[G, FAN]``, scaled priorities of the items in G groups; 0 for empty items.
         sums: float32 ``[G]``, sums of a group's scaled priorities, each multiplied by its multiplicity.
         minima: float32 ``[G]``, smallest scaled priorities; inf for empty groups.
-        largest: float32, the largest priority that was ever set; 1 if none was set.
+        largest: float32, the largest priority that was ever set, at least 1 (the initial value).
         starts: float32 ``[G, FAN]``, multiplicities of the items in draws; None: all 1.
     """
 

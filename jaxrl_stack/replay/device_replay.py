@@ -417,7 +417,8 @@ class DeviceReplay:
         self, frames: FrameRing, obs: Any, ended: jax.Array, valid: jax.Array | None
     ) -> tuple[FrameRing, jax.Array]:
         """Writes frames of a rollout to the ring buffer of frames: the newest frame of every stacked observation ``[T,
-        B, ...]``. After a call of `cut`, also writes the older frames of the first observation.
+        B, ...]``. If the buffer is empty, or after a call of `cut`, also writes the older frames of the first
+        observation.
 
         Args:
             frames: Frames before the rollout.
@@ -427,7 +428,8 @@ class DeviceReplay:
                 valid.
 
         Returns:
-            ``(frames, number of earlier frames of each step in its episode, int32 [T, B])``.
+            ``(frames, number of known earlier frames of each step in its episode, at most num_frames - 1, int32 [T,
+            B])``.
         """
         num_steps, most = ended.shape[0], self.num_frames - 1
         added = num_steps if valid is None else jnp.sum(valid, axis=0, dtype=jnp.int32)

@@ -9,8 +9,8 @@ class LentArray:
     """Array that `get_state` lends as read-only views. Only views from `rows` keep this object alive, so a weak
     reference tells whether the array is in use.
 
-    NumPy lets a view of a view refer to the original array, and would not keep the view in between alive. The chain
-    stops at an object that is not an array, which is the purpose of this class.
+    In NumPy, a view of a view refers to the original array and does not keep the view in between alive. But a view
+    keeps an object alive that is not an array, such as an object of this class.
 
     Args:
         array: The array.
