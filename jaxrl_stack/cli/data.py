@@ -18,8 +18,8 @@ _MOST_PANELS = 6
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints a summary of recorded steps as text or JSON: number of steps, returns and lengths of episodes, actions and
-    spaces. With ``--out``, also draws a figure.
+    """Prints a summary of recorded steps as text or JSON: numbers of files, steps and episodes, environment, spaces,
+    returns, lengths and actions. With ``--out``, also draws a figure.
 
     Raises:
         CliError: If nothing can be read.

@@ -113,8 +113,8 @@ examples:
 """
 
 _RECORD_EXAMPLES = """\
-The files have one row per step, and after each episode one row with its last observation. offline_data(input_=...) and
-tools for tables read Parquet files.
+By default, the files are Parquet, with one row per step, and after each episode one row with its last observation.
+offline_data(input_=...) and all tools for tables read them.
 
 examples:
   jaxrl record results/RUN --episodes 500 --out data/cartpole
@@ -447,7 +447,9 @@ def _add_train(add: Callable[..., _Parser]) -> None:
     results.add_argument(
         "--results-dir", metavar="DIR", help="where to write (default: results/ALGO_ENV_TIME in the working directory)"
     )
-    results.add_argument("--checkpoint-freq", type=_positive, metavar="N", help="also save every N iterations")
+    results.add_argument(
+        "--checkpoint-freq", type=_positive, metavar="N", help="also write a checkpoint every N iterations"
+    )
     results.add_argument(
         "--num-to-keep",
         type=_number_to_keep,
@@ -615,7 +617,7 @@ def _add_data(add: Callable[..., _Parser]) -> None:
         default=0.0,
         help="share of the steps whose action is drawn from the action space instead (default: 0)",
     )
-    record.add_argument("--num-envs", type=_positive, metavar="N", help="number of environments (default: 16)")
+    record.add_argument("--num-envs", type=_positive, metavar="N", help="environments in parallel (default: 16)")
     record.add_argument("--seed", type=int, metavar="N", help="seed of the episodes (default: as configured)")
     record.add_argument("--infos", action="store_true", help="also record the environment's infos")
     record.add_argument(

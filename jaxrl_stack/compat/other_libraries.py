@@ -51,9 +51,9 @@ _SCHEDULE = "For a decaying learning rate, set a schedule over env steps: traini
 _LENGTH = "Set the length of training when you start it: algo.learn({'num_env_steps_sampled_lifetime': 1000000})."
 _SHOWN = "algo.learn(goal) shows the progress (progress=False: no output); print(algo.train()) shows one iteration."
 _STANDARDISED = "PPO always standardises advantages over the train batch: leave it out."
-_VIDEOS = "algo.record('video.mp4') records a video; evaluation(evaluation_video_interval=1) records each evaluation."
+_VIDEOS = "algo.record('video.mp4') records a video; evaluation(evaluation_video_interval=1) films each evaluation."
 _LOSS = "Define a loss in Learner.compute_loss_for_module(): learners(learner_class=MyLearner)."
-_BUILD = "This is a method of the algorithm. Build it from the config: algo = config.build_algo()."
+_BUILD = "An algorithm does this, not a config. Build the algorithm first: algo = config.build_algo()."
 ANSWERS = {
     "policy_kwargs": _NETWORK["fcnet_hiddens"],
     **{theirs: _NETWORK[ours] for theirs, ours in NETWORK_SETTINGS.items()},

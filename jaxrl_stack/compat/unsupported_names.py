@@ -54,7 +54,7 @@ def nearest_algorithm(name: str) -> str | None:
         return None
     nearest, remark = NEAREST[found]
     module = f"{_PACKAGE}.algorithms.{nearest.lower()}"
-    return f"There is no {found} here. Use {nearest}, {remark} (from {module} import {nearest}Config)."
+    return f"There is no {found} here. Use the nearest, {nearest}, {remark} (from {module} import {nearest}Config)."
 
 
 class Unsupported(NamedTuple):

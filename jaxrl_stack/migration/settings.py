@@ -141,8 +141,8 @@ def _batch_size(source: SourceCode, call: ast.Call, keyword: ast.keyword) -> Non
     else:
         source.to_do(
             keyword,
-            "`train_batch_size` is the total of all learners. Set train_batch_size_per_learner instead: divide it by "
-            "num_learners.",
+            "`train_batch_size` counts the rows of all learners. Divide it by num_learners, and set "
+            "train_batch_size_per_learner.",
             _PAGE,
         )
 

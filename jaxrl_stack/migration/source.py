@@ -156,7 +156,7 @@ class SourceCode:
 
     def replace_statement(self, node: Any, statements: list[str]) -> None:
         """Replaces a statement by several statements: on separate lines if the old statement is the first on its line,
-        else on one line.
+        else on one line, without comments.
         """
         is_first = not self.segment(self.line_start(node.lineno), self.start(node)).strip()
         if is_first:

@@ -180,7 +180,7 @@ class TorchCode:
         name = getattr(self.tensors.scope_of(node), "name", "")
         if re.search("loss|forward|compute|target", name) and "inference" not in name:
             self.source.to_do(
-                node, "gradients flow here: put jax.lax.stop_gradient(x) around values that need none.", _LAYERS
+                node, "gradients flow here: put jax.lax.stop_gradient(x) around values they must not reach.", _LAYERS
             )
 
     def _sizes(self, node: ast.Call, full: str) -> None:

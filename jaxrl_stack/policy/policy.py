@@ -568,7 +568,7 @@ class Policy(Acting[PolicyState], Checkpointable):
 
 def has_connectors(path: str | os.PathLike[str], *, filesystem: Any = None) -> bool:
     """Whether the checkpoint of an algorithm or policy contains connectors. The checkpoint of a run without an
-    environment contains none: `module_of_checkpoint` can load its module.
+    environment contains none: only its module can be loaded, with `module_of_checkpoint`.
 
     Args:
         path, filesystem: See `Policy.from_checkpoint`.

@@ -47,7 +47,7 @@ def test_the_packages_of_all_algorithms_have_the_names_to_come(package):
 def test_an_algorithm_that_is_not_to_come_is_answered_with_the_nearest(name):
     nearest = NEAREST[name][0]
     call = f"from jaxrl_stack.algorithms.{nearest.lower()} import {nearest}Config"
-    sentence = f"^There is no {name} here. Use {nearest}, .*\\({call}\\).$"
+    sentence = f"^There is no {name} here. Use the nearest, {nearest}, .*\\({call}\\).$"
     for path in (f"algorithms.{name.lower()}", f"algorithms.{name.lower()}.{name.lower()}_learner"):
         with pytest.raises(ImportError, match=sentence):
             importlib.import_module(f"jaxrl_stack.{path}")
