@@ -1,5 +1,5 @@
-"""Functions that read and fill batches of the form that host connectors (connectors that override RLlib's ``__call__``)
-use: ``batch[column][(episode id,)] = [item, ...]``, a list of items per episode.
+"""Functions that fill and change batches of host connectors (connectors that override RLlib's ``__call__``). A batch has
+a list of items per episode: ``batch[column][(episode id,)] = [item, ...]``.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def columns_of_episodes(columns: dict[str, dict[tuple, list[Any]]], episodes: Ep
             if has_rows and len(episode) and name not in own and not _has_values(episode, name):
                 raise ValueError(
                     f"Host connectors added column {name!r} to some episode chunks, but not to a chunk of "
-                    f"{len(episode)} steps of episode {episode_key(episode)}. Add one item per step to all chunks."
+                    f"{len(episode)} steps of episode {episode_key(episode)}. Add one item per step, such as 0, to all."
                 )
     return by_episode
 
@@ -283,9 +283,9 @@ def _observations(
         validate_batch(space, observations, batch_dims=1, name="the observation")
     except (ValueError, TypeError) as error:
         raise ValueError(
-            f"{source} returned observations that do not fit the declared space {space}: {error} Override "
+            f"{source} produced observations that do not fit the declared space {space}: {error} Override "
             "`recompute_output_observation_space(self, input_observation_space, input_action_space)` to return the "
-            "space of the connector's observations."
+            "space of the observations after the connector."
         ) from error
     return map_parts(
         lambda part, value: np.asarray(value, jax.dtypes.canonicalize_dtype(part.dtype)), space, observations

@@ -62,8 +62,9 @@ class PipelineInputs:
             observations: Pytree that mirrors `env_space` (leaves ``[N, ...]``).
 
         Raises:
-            ValueError: A connector has a state, works on episodes or reads previous actions or rewards, so that it
-                cannot convert single observations; or the pipeline's output space differs from `space`.
+            ValueError: A connector has a state, works on episodes, or depends on previous actions, previous rewards or
+                resets, so that it cannot convert single observations; or the pipeline's output space differs from
+                `space`.
         """
         self._check_rows_do(observations)
         number = len(jax.tree.leaves(observations)[0])

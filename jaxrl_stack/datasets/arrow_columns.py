@@ -111,8 +111,8 @@ _IMAGES = {"PNG": b"\x89PNG", "JPEG": b"\xff\xd8\xff", "WebP": b"RIFF", "GIF": b
 
 
 def _below(array: Any) -> tuple[int, ...]:
-    """Returns the shape of the inner lists in an Arrow column of nested lists of fixed size, without the outermost
-    list: ``(3,)`` if each row is a list ``[L, 3]`` of any length L.
+    """Returns the shape of one element of each row's list in an Arrow column of nested lists: ``(3,)`` if each row is a
+    list ``[L, 3]``. Only inner lists of fixed size count.
     """
     kind, shape = array.type.value_type, []
     while pa.types.is_fixed_size_list(kind):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class BadDataError(ValueError):
-    """Raised if recorded data cannot be read, or does not fit the declared spaces and columns.
+    """Raised if recorded data cannot be read, is inconsistent, or does not fit its declared spaces or columns.
 
     Args:
         what: Problem and remedy, in whole sentences.

@@ -201,8 +201,8 @@ def in_form_or_refused(column: Any, space: gym.Space, name: str, file_rows: File
 
 
 def in_form(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, reshapes: bool = False) -> Any:
-    """Converts a column of recorded observations or actions to the shapes and dtypes of a space. Flat arrays are
-    accepted only with `reshapes`.
+    """Converts a column of recorded observations or actions to the shapes and dtypes of a space. With `reshapes`,
+    also accepts flat arrays and the raw bytes of arrays (uint8).
 
     Raises:
         ValueError: It has another form.

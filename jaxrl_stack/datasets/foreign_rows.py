@@ -466,8 +466,8 @@ def as_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _check_continuity(rows: Rows, index: np.ndarray, table: ForeignTable, columns: ForeignColumns) -> None:
     """Raises a BadDataError if most rows are not continued by the next row of their episode: the next row has an
-    unexpected step number, or another observation than the recorded next observation. Without episode ids, unexpected
-    observations only cause a notice.
+    unexpected step number, or another observation than the recorded next observation. If the table has next
+    observations but no episode ids, only logs a notice.
     """
     same = rows.same_episode
     number = int(np.count_nonzero(same))

@@ -92,7 +92,7 @@ class Dataset(TableView):
 
     def read_all(self, input_: int | None = None) -> Steps:
         """Reads all steps of the data set, or of one entry of the setting `input_`, into memory, in the order of the
-        files.
+        files. The rows of tables are sorted by episode, also across files.
 
         Raises:
             BadDataError: As `read`, or there are no steps.

@@ -73,7 +73,8 @@ def unpacked(texts: Sequence[str], *, path: str, name: str, first_row: int = 0, 
         return batch(values)
     except (TypeError, ValueError) as error:
         raise BadDataError(
-            f"The arrays in the column {name} differ in shape or structure: {error}. Write arrays of equal shape.",
+            f"The arrays in the column {name} differ in shape or structure: {error}. Write arrays of equal shape "
+            "and structure.",
             path=path,
         ) from error
 

@@ -46,8 +46,8 @@ class Reader(Protocol):
 
     @property
     def pieces(self) -> Sequence[PieceRef]:
-        """Parts of the reader's files that can be read separately (row groups or files), in the order in which they are
-        read.
+        """Parts of the reader's files that can be read separately (row groups, files, or several small files), in the
+        order of the files.
         """
         ...
 

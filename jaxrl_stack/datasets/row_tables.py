@@ -133,8 +133,7 @@ class TableReader:
         empty = [self._columns.called(c) for c in (Columns.OBS, Columns.ACTIONS) if c not in assembled]
         if empty:
             raise BadDataError(
-                f"The columns {empty} have no values in this file. Write values, or remove the file from input_.",
-                path=self.path,
+                f"The columns {empty} have no values. Write values, or remove the file from input_.", path=self.path
             )
 
     def _value(self, arrays: Sequence[pa.ChunkedArray], parts: Sequence[FilePart], name: str, column: str) -> Any:

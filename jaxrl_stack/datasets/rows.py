@@ -19,7 +19,8 @@ _TOLERANCE = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """N steps of a table, each episode in the order of time, without extra rows for final observations.
+    """N steps of a table, without extra rows for final observations. The rows of an episode are consecutive, in the
+    order of time.
 
     Attributes:
         columns: ``{column: pytree of [N, ...]}``, observations, actions, both flags, and others.

@@ -20,7 +20,7 @@ _NUM_BINS = 40
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """Histogram: number of values in each bin.
+    """Number of values in each bin.
 
     Attributes:
         name: Name of the values.

@@ -168,8 +168,8 @@ class MultiAgentEpisode:
             self._set_end(*flags)
 
     def _begin_own_steps(self, len_lookback_buffer: int | Literal["auto"], agent_t_started: Mapping[Any, int]) -> None:
-        """Converts the first env steps of the constructor's data to lookback steps; `len_lookback_buffer` is their
-        number, or "auto" for all.
+        """Converts the first env steps of the constructor's data to lookback steps: at most `len_lookback_buffer`
+        steps, or all if it is "auto".
         """
         lookback = len(self)
         if len_lookback_buffer != "auto":

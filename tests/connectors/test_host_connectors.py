@@ -298,7 +298,7 @@ def test_observations_that_do_not_fit_name_the_connector_and_the_remedy(function
 
 def test_a_connector_that_changes_the_observation_without_declaring_it_is_named():
     pipeline = EnvToModulePipeline(PHYSICS, ACTIONS, connectors=[HostOnly(wrong_for_all)])
-    with pytest.raises(ValueError, match="Host connector 'HostOnly' returned observations that do not fit"):
+    with pytest.raises(ValueError, match="Host connector 'HostOnly' produced observations that do not fit"):
         run_host_connectors(pipeline, episodes=running(np.zeros(2)))
 
 

@@ -89,7 +89,7 @@ class FrameStacking(ConnectorV2):
 
     def init(self, num_envs: int) -> Any:
         """Returns the initial state: zeros in place of each environment's earlier frames, ``{module_id: [B, ...,
-        (num_frames - 1) * C]}``, where C is the last axis of one observation.
+        (num_frames - 1) * C]}``, where C is the length of an observation's last axis.
         """
         if self._as_learner_connector or self.num_frames == 1:
             return ()
@@ -101,8 +101,8 @@ class FrameStacking(ConnectorV2):
         return history
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces OBS ``[B, ..., C]`` by ``[B, ..., num_frames * C]``, where C is the last axis of one observation.
-        Earlier frames are zeros where ``ctx.reset`` is True.
+        """Replaces OBS ``[B, ..., C]`` by ``[B, ..., num_frames * C]``, where C is the length of an observation's last
+        axis. Earlier frames are zeros where ``ctx.reset`` is True.
         """
         if self._as_learner_connector or self.num_frames == 1:
             return state, batch

@@ -70,7 +70,7 @@ class PrevActionsPrevRewards(ConnectorV2):
         """Returns a history of zeros, ``{module_id: {"actions": float32 [B, (n - 1) * D], "rewards": float32 [B, m -
         1]}}``, with n = `n_prev_actions`, m = `n_prev_rewards`, and D numbers per flat action.
 
-        An n of 1 keeps nothing: the context holds the last action and reward.
+        Has "actions" only if n > 1, and "rewards" only if m > 1: the context contains the last action and reward.
         """
         history = {}
         for key, space in self._action_spaces().items():
