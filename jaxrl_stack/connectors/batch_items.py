@@ -1,5 +1,5 @@
-"""Functions that fill and change batches of host connectors (connectors that override RLlib's ``__call__``). A batch has
-a list of items per episode: ``batch[column][(episode id,)] = [item, ...]``.
+"""Functions that fill and change batches of host connectors (connectors that override RLlib's ``__call__``). A batch
+has a list of items per episode: ``batch[column][(episode id,)] = [item, ...]``.
 """
 
 from __future__ import annotations
