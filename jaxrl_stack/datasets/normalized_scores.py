@@ -55,8 +55,8 @@ def normalized_score(env: str, episode_return: float) -> float:
     known = _DATA_SETS.get(family)
     if known is None or (name != family and not re.fullmatch(rf"{family}-(?:{known})-v[0-2]", name)):
         raise ValueError(
-            f"normalized_score(env={env!r}) needs a data set of D4RL's environments {sorted(D4RL_REFERENCES)}, such as "
-            "'hopper-medium-v2'. For other environments, compare the returns themselves."
+            f"normalized_score(env={env!r}) needs one of D4RL's environments {sorted(D4RL_REFERENCES)}, or a data set "
+            "of one, such as 'hopper-medium-v2'. For other environments, compare the returns themselves."
         )
     random, expert = D4RL_REFERENCES[family]
     return 100.0 * (episode_return - random) / (expert - random)

@@ -36,7 +36,7 @@ def read_with_ray(config: AlgorithmConfig) -> Any:
     if read is None or isinstance(asked.input_, dict):
         raise ValueError(
             f"offline_data(input_read_method={method!r}, input_={asked.input_!r}): input_read_method must be a "
-            "function or the name of a reader in ray.data, such as 'read_csv', and input_ must not be a dict of "
+            "function or the name of a reader in ray.data, such as 'read_csv', and input_ must be paths without "
             "weights."
         )
     arguments = asked.input_read_method_kwargs

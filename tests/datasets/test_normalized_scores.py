@@ -20,5 +20,5 @@ def test_scores_are_0_for_a_random_policy_and_100_for_an_expert(env, episode_ret
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "hopper-best-v2", "antmaze-medium-v2", "kitchen-partial-v0", ""])
 def test_what_d4rl_does_not_publish_is_refused(env):
-    with pytest.raises(ValueError, match="needs a data set of D4RL's environments"):
+    with pytest.raises(ValueError, match="needs one of D4RL's environments"):
         normalized_score(env, 1.0)
