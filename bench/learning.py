@@ -2,7 +2,7 @@
 
     python -m bench.learning --env gymnax/CartPole-v1
     python -m bench.learning --env gymnax/CartPole-v1 --target 490 --within 500000 --seeds 3
-    python -m bench.learning --only DQN:gymnax/CartPole-v1,SAC:gymnax/Pendulum-v1,TQC:Pendulum-v1
+    python -m bench.learning --only DQN:gymnax/CartPole-v1,SAC:gymnax/Pendulum-v1,TQC:gymnax/Pendulum-v1
     python -m bench.learning --rllib-settings --env Pendulum-v1
     python -m bench.learning --compare-drivers
     python -m bench.learning --algorithm DQN --env gymnax/CartPole-v1 --hold 400 --from 150000 --until 400000
