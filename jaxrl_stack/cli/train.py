@@ -224,11 +224,11 @@ def _train(
 # ------------------------------------------------------------------------------------------------------ several seeds
 
 _OF_ONE_RUN = {
-    "seed": "is one seed, and --seeds N trains 0 to N - 1",
-    "plateau": "ends one run, and seeds are compared over as many steps",
-    "checkpoint_freq": "saves one run",
-    "num_to_keep": "saves one run",
-    "no_progress": "shows one run",
+    "seed": "sets one seed, but --seeds N trains the seeds 0 to N - 1",
+    "plateau": "ends a run early, but seeds are compared over the same number of steps",
+    "checkpoint_freq": "applies to a single run",
+    "num_to_keep": "applies to a single run",
+    "no_progress": "applies to a single run",
 }
 """Option that `jaxrl train --seeds` refuses -> why."""
 
