@@ -581,7 +581,7 @@ def test_numbers_that_own_code_may_report_are_not_refused():
         ([*TRAIN, "--learning-rate", "1"], "--learning-rate is no option. Did you mean training(lr=...)?"),
         ([*TRAIN, "--xyzzy", "1"], "unrecognized arguments: --xyzzy 1"),
         (["evaluate", "--lr", "0.1", "x"], "unrecognized arguments: --lr"),
-        (["train", "DDPG", "x"], "--algo: There is no DDPG here. Use TD3"),
+        (["train", "DDPG", "x"], "--algo: There is no DDPG here. Use the nearest, TD3"),
         (["train", "file", "nowhere.py"], "--config-file nowhere.py: cannot be read"),
         (["train", "file", "nowhere.json"], "--config-file nowhere.json: cannot be read"),
         (
