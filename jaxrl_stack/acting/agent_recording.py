@@ -412,8 +412,9 @@ class AgentRecordings:
         return range(index, recording.num_rows, self.num_envs)
 
     def columns(self) -> dict[str, dict[str, Any]]:
-        """Returns the complete steps of the R rows of each module, ``{module_id: {column: pytree [T, R, ...]}}``; see
-        `AgentRecording.columns`.
+        """Returns the recorded columns of all modules, ``{module_id: {column: pytree [T, R, ...]}}``. Each of a
+        module's R rows is one agent in one environment: first its complete steps (the next observation or the end is
+        known), then masked entries.
         """
         return {mid: recording.columns() for mid, recording in self.of_modules.items()}
 

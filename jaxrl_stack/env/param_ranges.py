@@ -174,7 +174,7 @@ def _check_limits(kind: Kind, arrays: list[np.ndarray], dtype: np.dtype) -> None
         if not all(np.isfinite(array).all() for array in cast):
             raise ValueError(f"the parameter is {dtype}, so give numbers from {limits.min} to {limits.max}")
         if not np.isfinite(width).all():
-            raise ValueError(f"the range is too wide: its bounds may differ by at most {limits.max}")
+            raise ValueError(f"high - low must be at most {limits.max}, so choose closer bounds")
         if kind == "log" and any((array < limits.tiny).any() for array in cast):
             raise ValueError(f"the parameter is {dtype}, so give a log range with low >= {limits.tiny}")
 

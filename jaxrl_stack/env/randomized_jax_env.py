@@ -208,8 +208,9 @@ def _check_scales(env: JaxEnv, scales: Mapping[str, ParamRange]) -> None:
         value = np.asarray(leaves_by_name(env.params)[name])
         if scale.kind == "log" and np.any(value <= 0):
             raise ValueError(
-                f"environment(privileged_params=True) scales {name!r} by its logarithm, and {env.name} has "
-                f"{name}={value}. Use the linear range (low, high), or set a value above 0 in env_config."
+                f"environment(privileged_params=True) scales {name!r} by its logarithm, but {env.name} has "
+                f"{name}={value}, and this value must be above 0. Change it in env_config, or set "
+                f"randomized_params={{{name!r}: (low, high)}}."
             )
 
 
@@ -219,7 +220,8 @@ def _check_drawn_scales(draws: _RangeDraws, scales: Mapping[str, ParamRange], gi
         if name in scales and scales[name].kind == "log" and np.any(drawn.values <= 0):
             raise ValueError(
                 f"environment(randomized_params={shown({name: given[name]})}) draws values <= 0, but training scales "
-                f"{name!r} by its logarithm. Draw values above 0, or train with the linear range (low, high)."
+                f"{name!r} by its logarithm. Draw values above 0, or train with "
+                f"randomized_params={{{name!r}: (low, high)}}."
             )
 
 

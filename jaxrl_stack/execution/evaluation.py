@@ -257,12 +257,12 @@ class Evaluation(abc.ABC):
 
     @abc.abstractmethod
     def act(self, observation: Any, **kwargs: Any) -> dict[str, Any]:
-        """Acts on one observation, for drivers that train without an environment; see `Driver.act`."""
+        """Computes the action for one observation; used if training has no environment. See `Driver.act`."""
 
     @abc.abstractmethod
     def acting_parts(self, module_id: str) -> tuple[Any, Any, Any]:
-        """Modules and connector pipelines that compute actions, for drivers that train without an environment; see
-        `Driver.acting_parts`.
+        """Returns the modules and connector pipelines with which evaluation computes actions; used if training has no
+        environment. See `Driver.acting_parts`.
         """
 
     # ----------------------------------------------------------------------------------------------------------- state

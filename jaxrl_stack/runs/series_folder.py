@@ -75,8 +75,8 @@ class SeriesFolder:
         for name, off in (("keep_best", False), ("checkpoint_frequency", None)):
             if value := getattr(base, name):
                 raise ValueError(
-                    f"{where}: reporting({name}={value!r}) cannot be combined with checkpoints of a series. "
-                    f"Set config.reporting({name}={off})."
+                    f"{where}: checkpoint_seconds={checkpoint_seconds!r} stores checkpoints of each run, and cannot "
+                    f"be combined with reporting({name}={value!r}). Set config.reporting({name}={off})."
                 )
         self._content = {
             "settings": as_json(base.to_dict()),

@@ -252,9 +252,9 @@ class SequenceForm(ChunkForm):
     keeps_order: bool = False
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Calls `module.forward_train` on training sequences; returns the columns for the loss, and the outputs. With
-        `is_stepped`, the module is called step by step, and both results have the shape ``[m * L, 1, ...]`` unless
-        `keeps_order` is set.
+        """Calls `module.forward_train` on m sequences of L steps; returns ``(columns for the loss, outputs of the
+        module)``, both ``[m, L, ...]``. With `is_stepped`, the module processes one step at a time; without
+        `keeps_order`, columns and outputs are then single steps, ``[m * L, 1, ...]``.
         """
         if not self.is_stepped:
             return columns, module.forward_train(columns)

@@ -139,8 +139,8 @@ class TracedMetrics:
         function: Callable[[RunningStatistics], jax.Array | dict[str, jax.Array]],
         statistics: RunningStatistics,
     ) -> None:
-        """Logs a metric that `function` computes from statistics (mean, variance) over the rows of an update's last
-        minibatch.
+        """Logs the metric ``function(statistics)``. The argument `statistics` has the mean and variance of a value over
+        the rows of a minibatch; an update reports its last minibatch.
 
         The statistics of all parts of a minibatch and of all devices are merged first.
 

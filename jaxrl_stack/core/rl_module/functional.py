@@ -283,7 +283,9 @@ class PureModule:
         return frozenset([*self._key_refs, *self._count_refs])
 
     def write_to(self, module: MultiRLModule, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
-        """Copies arrays, given by name (ref), into the leaves of a module of this definition, in place."""
+        """Replaces the arrays of `module` in place by copies of `params` and `rest`, ``{ref: array}``; the module must
+        have the structure of the template.
+        """
         leaves = [(path, copy_array(value)) for path, value in self.definition.by_path(params, rest)]
         nnx.update(module, nnx.from_flat_state(leaves))
 
