@@ -278,7 +278,9 @@ class EnvRunnerGroup:
         return self._recovery.num_dropped
 
     def num_in_flight_async_reqs(self, tag: str | None = None) -> int:
-        """Number of asynchronous calls to actors whose results have not been fetched yet, for one tag or in total."""
+        """Number of asynchronous calls to actors whose results have not been fetched yet: of calls with a given tag, or
+        of all calls.
+        """
         return self._manager.num_outstanding_async_reqs(tag)
 
     # --------------------------------------------------------------------------------------------------------- calls

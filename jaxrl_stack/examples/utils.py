@@ -1,4 +1,4 @@
-"""Command-line options of RLlib's example scripts, and the experiments that the options describe."""
+"""Command-line options of RLlib's example scripts, and functions that train a config with these options."""
 
 from __future__ import annotations
 
@@ -302,7 +302,9 @@ def _wandb(args: argparse.Namespace, config: AlgorithmConfig) -> list[Any]:
 def _check_success(
     args: argparse.Namespace, results: Any, stop: dict[str, Any], metric: dict[str, Any] | None, seconds: float
 ) -> None:
-    """Raises an error if no trial has reached the goal of the experiment; writes the summary of a release test."""
+    """Raises an error if no trial has reached the goal of the experiment. With ``--as-release-test``, first writes a
+    summary to the JSON file that the environment variable TEST_OUTPUT_JSON names, if it is set.
+    """
     in_evaluation = f"{EVALUATION_RESULTS}/{_RETURN}"
     default = next((key for key in (in_evaluation, _RETURN) if key in stop), None)
     metric = metric or ({default: stop[default]} if default else {_RETURN: args.stop_reward})

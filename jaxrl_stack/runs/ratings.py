@@ -60,7 +60,7 @@ def elo_ratings(points: np.ndarray, num_games: np.ndarray, virtual_draws: float 
 
 @dataclasses.dataclass(frozen=True)
 class GameResults:
-    """Games between each pair of players, and the ratings that follow from them.
+    """Numbers of games won and drawn between each pair of players, and ratings computed from them.
 
     Elo orders players on one line. If A beats B, B beats C and C beats A, it says little: look at the win rates, too.
 
@@ -95,7 +95,9 @@ class GameResults:
         return self.wins + self.wins.T + self.draws
 
     def win_rates(self) -> np.ndarray:
-        """Points of player i per game against player j, float64 ``[n, n]``; NaN without games."""
+        """Points of player i per game against player j (win 1, draw 0.5), float64 ``[n, n]``; NaN for pairs without
+        games.
+        """
         games = self.num_games
         points = self.wins + self.draws / 2.0
         return np.where(games > 0, points / np.maximum(games, 1), np.nan)
@@ -107,7 +109,8 @@ class GameResults:
     def elo_intervals(
         self, confidence: float = 0.95, num_resamples: int = NUM_RESAMPLES
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Percentile bootstrap of the ratings over games; the games of each pair are resampled.
+        """Computes confidence intervals of the ratings by a percentile bootstrap, which resamples the games of each
+        pair of players.
 
         Args:
             confidence: Share of the resamples between the ends of the interval.
@@ -133,7 +136,8 @@ class GameResults:
         return low, high
 
     def table(self, format: str = "text") -> str:
-        """Ratings with their intervals, and the win rate against each other player; the highest rating first.
+        """Formats a table with each player's rating, confidence interval and win rates against the other players; the
+        highest rating comes first.
 
         Args:
             format: "text", "md", "html", "latex" or "json".
@@ -178,7 +182,7 @@ class GameResults:
         }
 
     def plot(self, path: str | os.PathLike[str] | None = None, title: str | None = None) -> RunFigure:
-        """Draws the ratings with their intervals beside the matrix of win rates.
+        """Draws the ratings with their confidence intervals, and next to them the matrix of win rates.
 
         Args:
             path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.

@@ -25,8 +25,8 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the spec that the other finders find; for a watched module, its loader calls the function after the
-        import.
+        """Returns the spec of a watched module, as the other finders find it, with a loader that also calls the
+        function after the import; None for other modules.
         """
         callback = self._callbacks.get(fullname)
         if callback is None:

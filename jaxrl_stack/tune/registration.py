@@ -15,8 +15,8 @@ _CONFIG_MODULE = "jaxrl_stack.algorithms.algorithm_config"
 
 
 def install() -> None:
-    """Registers the algorithms now if ``ray.tune`` is imported, otherwise after its import; importing this package
-    calls it.
+    """Registers the algorithms with Ray Tune: now if ``ray.tune`` is imported already, otherwise when it is imported.
+    The import of this package calls this function.
     """
     if not any(isinstance(finder, AfterImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, AfterImport({"ray.tune": _connect, _CONFIG_MODULE: _accept_configs}))

@@ -1,4 +1,4 @@
-"""Videos of episodes: frames to mp4, webm or gif, and a player in notebooks.
+"""Videos of episodes: conversion of frames to mp4, webm or gif files, and a player for notebooks.
 
 ``algo.record("x.mp4")`` and ``policy.record("x.mp4", env)`` make them; `record_checkpoint` makes one of a checkpoint.
 """

@@ -68,8 +68,8 @@ class PackedFrames:
 
 
 def captioned(episodes: Sequence[RecordedEpisode], fps: float) -> Iterator[np.ndarray]:
-    """Yields the frames of all episodes, one after the other, with text below: number, step and return, the action that
-    led to the frame if episodes have actions, and the returns of several agents.
+    """Yields the frames of all episodes, one after the other, with text below each frame: number of the episode, step,
+    return so far, the action before the frame (if episodes have actions), and the return of each of several agents.
 
     Args:
         episodes: At least one; frames of others than the first are fitted to its size.

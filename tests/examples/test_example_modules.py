@@ -213,7 +213,7 @@ def test_intrinsic_rewards_are_scaled_by_all_that_counted_so_far():
         expected = 1.0 + 2.0 * raw / np.std(known, ddof=1)
         np.testing.assert_allclose(batch[DEFAULT_MODULE_ID][Columns.REWARDS], expected, rtol=1e-4)
         assert set(batch["rnd"]) == {Columns.NEXT_OBS, Columns.LOSS_MASK}
-    with pytest.raises(ValueError, match=r"needs a module 'world', and there are \['rnd'\]"):
+    with pytest.raises(ValueError, match=r"needs a module 'world', but the modules are \['rnd'\]"):
         AddIntrinsicRewards(module_id="world", intrinsic_reward_coeff=1.0).apply({}, batch, context)
 
 

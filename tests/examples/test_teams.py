@@ -154,7 +154,9 @@ def test_policies_with_encoders_of_their_own_and_one_optimizer():
     spaces = (MultiAgentCartPole({"num_agents": 2}).get_observation_space(0), gym.spaces.Discrete(2))
     modules = config.get_multi_rl_module_spec(spaces={"p0": spaces, "p1": spaces}).build(seed=0)
     assert (modules["p0"].encoder.kernel[...] != modules["p1"].encoder.kernel[...]).any()
-    with pytest.raises(ValueError, match="VPGMultiRLModuleWithSharedEncoder has the modules .*as 'shared_encoder'"):
+    with pytest.raises(
+        ValueError, match="VPGMultiRLModuleWithSharedEncoder has no shared encoder, .*as 'shared_encoder'"
+    ):
         VPGMultiRLModuleWithSharedEncoder(rl_module_specs={})
 
 

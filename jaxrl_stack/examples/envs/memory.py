@@ -33,8 +33,8 @@ class MemoryProbe(ConfiguredEnv):
 
     @abc.abstractmethod
     def observations(self) -> np.ndarray:
-        """Returns all possible observations, float32 ``[K, D]``; observations with the needed information come
-        first.
+        """Returns all K possible observations of D features, float32 ``[K, D]``; the observations that contain the
+        information needed later come first.
         """
 
 

@@ -120,7 +120,9 @@ class MultiAgentStatelessCartPole(MultiAgentCartPole):
 
 
 def _cart_pole(poles: jax.Array, pushes: jax.Array, params: CartPoleParams) -> jax.Array:
-    """Computes one Euler step of poles, float32 ``[N, 4]``; action 1 pushes to the right, 0 to the left."""
+    """Returns the states of N carts with poles after one Euler step, float32 ``[N, 4]``; push 1 is to the right, 0 to
+    the left.
+    """
     x, velocity, angle, spin = poles.T
     force = jnp.where(pushes == 1, params.force, -params.force)
     mass, moment = params.cart_mass + params.pole_mass, params.pole_mass * params.half_length

@@ -49,10 +49,11 @@ class JsonPolicy:
                 name = rest.get("episode")
             case _:
                 raise ValueError(
-                    'A request is {"observation": numbers} or {"observation": numbers, "episode": "name"}.'
+                    'The request has another form. Send {"observation": numbers}, or '
+                    '{"observation": numbers, "episode": "name"}.'
                 )
         if name is not None and not isinstance(name, str):
-            raise ValueError(f'"episode" is {name!r}, but a name is text: "episode": "{name}".')
+            raise ValueError(f'"episode" is {name!r}, but must be text. Send "episode": "{name}".')
         with self._lock:
             step, state = self._episodes.get(name, (0, None)) if name is not None else (0, None)
         action, state, _ = self.policy.compute_single_action(observation, state)

@@ -61,9 +61,9 @@ class AddIntrinsicRewards(ConnectorV2):
         """
         if self.module_id not in ctx.module:
             raise ValueError(
-                f"{type(self).__name__} needs a module {self.module_id!r}, and there are {list(ctx.module)}. Add it: "
-                f"rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs={{{DEFAULT_MODULE_ID!r}: RLModuleSpec(), "
-                f"{self.module_id!r}: RLModuleSpec(module_class=..., learner_only=True)}}))."
+                f"{type(self).__name__} needs a module {self.module_id!r}, but the modules are {list(ctx.module)}. Add "
+                f"it: rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs={{{DEFAULT_MODULE_ID!r}: "
+                f"RLModuleSpec(), {self.module_id!r}: RLModuleSpec(module_class=..., learner_only=True)}}))."
             )
         policy = batch[DEFAULT_MODULE_ID]
         names = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.LOSS_MASK)

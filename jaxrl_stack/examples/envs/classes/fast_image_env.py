@@ -1,4 +1,4 @@
-"""Image environment with almost no cost per step, to measure the rest of training."""
+"""Image environment whose steps take almost no time, to measure the time of the other parts of training."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gymnasium.spaces import Box, Discrete
 
 
 class FastImageEnv(gym.Env):
-    """Environment with black images ``[84, 84, 4]``, a reward of 1 per step, and episodes of 1001 steps, to measure the
-    cost of everything else.
+    """Environment with black images ``[84, 84, 4]``, a reward of 1 per step, and episodes of 1001 steps. Its steps take
+    almost no time, so that measured times are those of sampling and training.
 
     Args:
         config: Has no settings.

@@ -11,8 +11,8 @@ from gymnasium.spaces import Box, Discrete
 
 
 class LookAndPush(gym.Env):
-    """Corridor of five cells for agents with memory. Looking from cell 2 shows a hidden 0 or 1, which is the right
-    action in the last cell.
+    """Corridor of five cells for agents with memory. Action 0 in cell 2 shows a hidden value, 0 or 1; in the last cell,
+    the action equal to this value is right.
 
     An episode starts in cell 2. There, action 0 looks: it leads to cell 0 or 1, whichever is the hidden case. Action 1
     pushes on: from 0 to 2, else to the next cell. In cell 4 the action that equals the case pays 10, the other one

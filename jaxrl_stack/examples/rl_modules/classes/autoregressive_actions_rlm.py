@@ -51,7 +51,7 @@ class AutoregressiveActionsRLM(RLModule, ValueFunctionAPI):
         if not (isinstance(space, gym.spaces.Tuple) and len(space) == 2 and isinstance(space[0], gym.spaces.Discrete)):
             raise ValueError(
                 f"{type(self).__name__} supports only the action space Tuple(Discrete, any other space), not {space}. "
-                "Write your own module for another chain of parts."
+                "For another space, write your own RLModule."
             )
         return space[0], space[1]
 

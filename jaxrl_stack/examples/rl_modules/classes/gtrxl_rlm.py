@@ -117,8 +117,8 @@ class GatedTransformerLayer(nnx.Module):
         self.mlp_gate = GRUGate(width, gate_bias, rngs=rngs)
 
     def __call__(self, x: jax.Array, context: jax.Array, visible: jax.Array) -> jax.Array:
-        """Applies the layer to ``x`` ``[B, T, width]``, the last T steps of ``context`` ``[B, M + T, width]``; returns
-        ``[B, T, width]``.
+        """Applies the layer to `x`, T steps ``[B, T, width]``. They attend to `context`, M memory entries and the same
+        T steps, ``[B, M + T, width]``. Returns ``[B, T, width]``.
         """
         x = self.attention_gate(x, nnx.relu(self.attention(self.attention_norm(context), visible)))
         return self.mlp_gate(x, nnx.relu(self.mlp(self.mlp_norm(x))))
@@ -164,7 +164,7 @@ class RelativeAttention(nnx.Module):
         self.distance_bias = nnx.Param(jnp.zeros((num_heads, width // num_heads), jnp.float32))
 
     def __call__(self, context: jax.Array, visible: jax.Array) -> jax.Array:
-        """Computes the attention outputs of the last T steps.
+        """Computes the outputs of T steps, which attend to M memory entries and to each other.
 
         Args:
             context: Float ``[B, M + T, width]``.

@@ -69,8 +69,9 @@ class VPGMultiRLModuleWithSharedEncoder(MultiRLModule):
         super().setup()
         if SHARED_ENCODER_ID not in self:
             raise ValueError(
-                f"{type(self).__name__} has the modules {list(self)}. Add RLModuleSpec(module_class=SharedEncoder, "
-                f"...) as {SHARED_ENCODER_ID!r} to MultiRLModuleSpec(rl_module_specs=...)."
+                f"{type(self).__name__} has no shared encoder, only the modules {list(self)}. Add "
+                f"RLModuleSpec(module_class=SharedEncoder, ...) as {SHARED_ENCODER_ID!r} to "
+                "MultiRLModuleSpec(rl_module_specs=...)."
             )
         shared: Any = self[SHARED_ENCODER_ID]
         for module_id, module in self.items():

@@ -50,7 +50,9 @@ class GuessTheNumberGame(MultiAgentEnv):
             self._number = int(action_dict[0][1])
             return {1: 0}, {0: 0.0}, {"__all__": False}, {"__all__": False}, {}
         if self._number is None:
-            raise ValueError(f"step({dict(action_dict)}): agent 0 has no number yet. Give its action first.")
+            raise ValueError(
+                f"step({dict(action_dict)}): agent 0 has not picked its number. Call step({{0: action}}) first."
+            )
         question, number = action_dict[1]
         found = bool(question == _EQUAL and number == self._number)
         if question == _EQUAL:

@@ -30,7 +30,9 @@ class MultiAgentChess(PettingZooEnv):
         self.config = {"random_start": 4, **(config or {})}
         moves = self.config["random_start"]
         if not isinstance(moves, int) or moves < 0 or moves % 2:
-            raise ValueError(f"env_config['random_start']={moves!r}: give an even number of moves, or 0.")
+            raise ValueError(
+                f"env_config['random_start']={moves!r}: must be an even number of random moves, at least 0."
+            )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         MultiAgentEnv.reset(self, seed=seed)  # seeds np_random
