@@ -910,7 +910,9 @@ class EnvRunnerGroup:
         return [actor_id for actor_id, _ in self._recovery.answers(results)]
 
     def _samples(self, results: RemoteCallResults) -> list[Any]:
-        """Returns the samples of finished sampling calls, and restarts or drops actors whose call failed."""
+        """Returns the samples of finished sampling calls. If a call failed, restarts or drops its actor, or raises the
+        error.
+        """
         self._recovery.note_losses()
         answers = [call.get() for call in results.ignore_errors()]
         if answers:
@@ -958,8 +960,8 @@ class EnvRunnerGroup:
 
 
 def merges_env_runner_states(config: AlgorithmConfig) -> bool:
-    """Whether the running statistics of the runners' connectors are merged; the setting is ``merge_env_runner_states``
-    ("training_only": not in an evaluation).
+    """Whether the running statistics of the runners' connectors are merged, as the setting ``merge_env_runner_states``
+    specifies; "training_only" merges them except in evaluations.
     """
     wanted = config.merge_env_runner_states
     return not config.in_evaluation if wanted == "training_only" else bool(wanted)

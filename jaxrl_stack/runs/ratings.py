@@ -27,7 +27,7 @@ _TOLERANCE = 1e-10
 
 
 def elo_ratings(points: np.ndarray, num_games: np.ndarray, virtual_draws: float = 1.0) -> np.ndarray:
-    """Maximum-likelihood Elo ratings, the first player at 0.
+    """Computes maximum-likelihood Elo ratings of n players; the first player's rating is 0.
 
     Args:
         points: ``float64[..., n, n]``, points of player i against player j: wins + draws / 2. The diagonal is ignored.
@@ -103,7 +103,7 @@ class GameResults:
         return np.where(games > 0, points / np.maximum(games, 1), np.nan)
 
     def elo(self) -> np.ndarray:
-        """Elo rating of each player, float64 ``[n]``, the first player at 0; see `elo_ratings`."""
+        """Elo rating of each player, float64 ``[n]``; the first player's rating is 0. See `elo_ratings`."""
         return elo_ratings(self.wins + self.draws / 2.0, self.num_games)
 
     def elo_intervals(
