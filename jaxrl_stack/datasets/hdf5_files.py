@@ -231,7 +231,7 @@ def _dataset(file: Any, name: str, path: str) -> Any:
     if isinstance(found, h5py.Group):
         return found
     if found.external or found.is_virtual:
-        raise BadDataError(f"{name} is stored in another file: write the numbers into this one.", path=path)
+        raise BadDataError(f"{name} is stored in another file. Write it into this file.", path=path)
     return found
 
 

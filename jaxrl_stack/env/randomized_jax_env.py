@@ -198,7 +198,7 @@ def _ranges(env: JaxEnv, given: Mapping[str, Any]) -> dict[str, ParamRange]:
         try:
             found[name] = ParamRange.of(own, known[name])
         except ValueError as error:
-            raise ValueError(f"{called} does not fit this parameter of {env.name}: {error}.") from None
+            raise ValueError(f"{called} does not fit the parameter {name!r} of {env.name}: {error}.") from None
     return found
 
 

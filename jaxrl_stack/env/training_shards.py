@@ -203,7 +203,7 @@ class TrainingShards:
 
 
 def _acting_modules(stored: Mapping[str, Any]) -> set[str]:
-    """Returns the ids of the modules that acted in the saved state of the environments."""
+    """Returns the ids of the modules that have entries in a saved state of the environments."""
     return {name.split("/")[1] for name in stored if name.startswith("modules/")}
 
 

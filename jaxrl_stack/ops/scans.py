@@ -21,8 +21,8 @@ _IS_AHEAD = contextvars.ContextVar("is traced for scan_ahead", default=False)
 
 
 def is_computed_ahead() -> bool:
-    """Whether JAX is tracing the body of a `scan_ahead`, which computes values that depend only on its inputs `xs`
-    before the loop.
+    """Whether JAX is tracing the body of a `scan_ahead`. Before its loop, `scan_ahead` computes the values that depend
+    only on its inputs `xs`.
     """
     return _IS_AHEAD.get()
 

@@ -75,7 +75,7 @@ class Search:
 
 
 class Trained(NamedTuple):
-    """Trained runs of some combinations of settings.
+    """Runs that were trained with combinations of settings, and which run belongs to which combination.
 
     Attributes:
         series: The runs.

@@ -109,7 +109,7 @@ class SeriesFolder:
         if differing:
             raise ValueError(
                 f"{where}: {self.path} was started with {', '.join(differing)}. "
-                f"Call it with these values, or use another results_dir."
+                f"Pass these values again, or use another results_dir."
             )
 
     def run_folder(self, place: int) -> Path:

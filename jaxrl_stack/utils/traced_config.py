@@ -133,7 +133,7 @@ def explain_traced_branches(view: TracedConfigView) -> Iterator[None]:
             f"{location}: this Python code needs the value of an array, which exists only while the compiled program "
             f"runs:\n    {line}\n"
             f"Probable cause: traced setting{'s' if len(names) > 1 else ''} {listed}, read "
-            f"{'on this line' if on_line else 'before (latest first)'}. Use jnp.where(...), or compile one program "
+            f"{'on this line' if on_line else 'earlier (last one first)'}. Use jnp.where(...), or compile one program "
             f"for each value of the setting: config.experimental(_static_settings=[{first!r}])."
         ) from error
     except AttributeError as error:

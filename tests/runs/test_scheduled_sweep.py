@@ -188,7 +188,7 @@ def test_population_based_training_continues_after_a_kill_with_the_same_copies(t
     # Once more: all of it comes from the files.
     equal_sweeps(sweep(config, **how), trained)
     assert Lineage.read(tmp_path / "lineage.jsonl") == trained.lineage
-    with pytest.raises(ValueError, match=r"was started with scheduler=.*Call it with these values"):
+    with pytest.raises(ValueError, match=r"was started with scheduler=.*Pass these values again"):
         sweep(config, **how, scheduler=pbt(perturbation_interval=3))
 
 

@@ -83,5 +83,6 @@ def has_inputs(encoder: Any, inputs: dict[str, Any]) -> bool:
 
 
 def handles_resets(encoder: Any) -> bool:
-    """Whether an encoder restarts from its initial state at ``RESETS``; False for modules that are not `Encoder`s."""
+    """Whether an encoder restarts from its initial state in the steps that the column ``RESETS`` marks; False for
+    modules that are not `Encoder`s."""
     return isinstance(encoder, Encoder) and encoder.handles_resets

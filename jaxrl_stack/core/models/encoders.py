@@ -112,7 +112,8 @@ class MultiStreamEncoder(Encoder):
 
     @property
     def handles_resets(self) -> bool:
-        """Whether all recurrent encoders restart from their initial state at ``RESETS``."""
+        """Whether all recurrent encoders restart from their initial state in the steps that the column ``RESETS``
+        marks."""
         return all(handles_resets(self.base_encoders[column]) for column in self.get_initial_state())
 
     def get_initial_state(self) -> dict[str, Any]:
@@ -216,7 +217,8 @@ class ActorCriticEncoder(Encoder):
 
     @property
     def handles_resets(self) -> bool:
-        """Whether both encoders restart from their initial state at ``RESETS``."""
+        """Whether the actor's and the critic's encoder restart from their initial state in the steps that the column
+        ``RESETS`` marks."""
         return handles_resets(self.actor_encoder)
 
     def get_initial_state(self) -> dict[str, Any]:
