@@ -1127,7 +1127,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
         Raises:
             RuntimeError: If the only policy is "default_policy", or training or an evaluation is running.
-            ValueError: If an argument does not fit the environment or the policies. Nothing has changed then.
+            ValueError: If an argument does not fit the environment or the policies. The policies, their state and the
+                mapping have not changed then. If the new programs cannot be built, running episodes are dropped.
         """
         self._check_is_running()
         arguments = {"policy_mapping_fn": policy_mapping_fn, "policies_to_train": policies_to_train}

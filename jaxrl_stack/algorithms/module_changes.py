@@ -113,7 +113,7 @@ def changed_modules(
     # What modules are loaded from is in their state from then on.
     specs = {mid: dataclasses.replace(copy_value(spec), load_state_path=None) for mid, spec in added.items()}
     specs = {mid: _with_known_spaces(spec, driver.module_spaces) for mid, spec in specs.items()}
-    other = _config_with(config, driver.module_spaces, specs, removed, overrides)
+    other = _config_with(config, driver.module_spaces, specs, removed, overrides, keeps_mapping=mapping is None)
     trained = other.policies_to_train
     if should_update is None and trained is not None and not callable(trained) and not set(removed).isdisjoint(trained):
         should_update = [mid for mid in trained if mid not in removed]
@@ -160,6 +160,8 @@ def _config_with(
     added: Mapping[str, RLModuleSpec],
     removed: Collection[str] = (),
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    keeps_mapping: bool = True,
 ) -> AlgorithmConfig:
     """Returns an open copy of a config with new policies and without removed ones.
 
@@ -169,9 +171,13 @@ def _config_with(
         added: Specs of new policies, by id.
         removed: Ids of policies to remove.
         overrides: Settings of new policies, by id.
+        keeps_mapping: Whether the agents keep their policies. Otherwise the copy contains the spaces of all policies,
+            because a policy without agents cannot derive them.
     """
     other = config.copy(copy_frozen=False)
     if not added and not removed:
+        if not keeps_mapping:
+            other.rl_module(rl_module_spec=_specs_with(other, spaces, added, removed))
         return other
     policies = other.policies
     names = [*(policy_id for policy_id in policies if policy_id not in removed), *added]

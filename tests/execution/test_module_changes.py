@@ -7,6 +7,7 @@ import functools
 import jax
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.appo import APPOConfig
@@ -14,6 +15,7 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 from jaxrl_stack.examples.envs import multi_agent
 from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
 from jaxrl_stack.examples.envs.classes.multi_agent.tic_tac_toe import TicTacToe
@@ -217,6 +219,43 @@ def test_a_mapping_changes_without_a_change_of_modules(run, builds):
     assert any((algo.get_weights()["p1"][name] != weights["p1"][name]).any() for name in weights["p1"])
     algo.change_mapping(by_number, policies_to_train=["p0", "p1"])
     assert {"p0", "p1"} <= set(algo.train()["learners"])
+
+
+class Unequal(MultiAgentEnv):
+    """Three agents; observations of the last one have another length."""
+
+    def __init__(self, config=None):
+        super().__init__()
+        self.agents = self.possible_agents = [0, 1, 2]
+        lengths = {0: 2, 1: 2, 2: 3}
+        self.observation_spaces = {i: Box(0.0, 1.0, (length,), np.float32) for i, length in lengths.items()}
+        self.action_spaces = dict.fromkeys(self.agents, Discrete(2))
+
+    def observations(self):
+        return {i: np.zeros(space.shape, np.float32) for i, space in self.observation_spaces.items()}
+
+    def reset(self, *, seed=None, options=None):
+        return self.observations(), {}
+
+    def step(self, actions):
+        return self.observations(), dict.fromkeys(self.agents, 1.0), {"__all__": True}, {"__all__": False}, {}
+
+
+def without_p1(agent_id, episode, **kwargs):
+    return "p2" if agent_id == 2 else "p0"
+
+
+def test_a_policy_can_lose_its_agents_if_the_others_have_different_spaces():
+    config = config_of(Unequal).environment(env_config={})
+    algo = config.multi_agent(policies={"p0", "p1", "p2"}).build_algo()
+    before = everything(algo, ("p0", "p2")), learned(algo, "p1")
+    algo.change_mapping(without_p1)
+    assert algo.driver.module_map.agents_of == {"p0": (0, 1), "p2": (2,)}
+    assert_equal((everything(algo, ("p0", "p2")), learned(algo, "p1")), before)
+    algo.change_mapping(by_number)
+    assert algo.driver.module_map.agents_of == {"p0": (0,), "p1": (1,), "p2": (2,)}
+    assert_equal((everything(algo, ("p0", "p2")), learned(algo, "p1")), before)
+    algo.stop()
 
 
 def fail(state):
