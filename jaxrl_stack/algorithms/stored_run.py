@@ -198,6 +198,11 @@ def stored_config(
     return config.update_from_dict(settings), missing
 
 
+def settings_left_out(stored: Stored) -> Collection[str]:
+    """Names of the settings that an algorithm's checkpoint lacks, because their values contain unnamed code."""
+    return _settings_left_out(stored.component().left_out)
+
+
 def stored_settings(stored: Stored, loader: ClassLoader, names: Sequence[str]) -> list[Any]:
     """Reads settings from an algorithm's checkpoint; None for settings that were not set.
 

@@ -24,7 +24,7 @@ from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.config_store import NOT_IN_CHECKPOINTS
 from jaxrl_stack.algorithms.setting_changes import settings_of
 from jaxrl_stack.algorithms.settings_display import short
-from jaxrl_stack.algorithms.stored_run import check_code, stored_config
+from jaxrl_stack.algorithms.stored_run import check_code, settings_left_out, stored_config, stored_settings
 from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.checkpoints.checksums import checkpoint_checksum
 from jaxrl_stack.checkpoints.files import opened
@@ -51,6 +51,10 @@ _NOT_STORED = {"policy_mapping_fn", "log_level", *NOT_IN_CHECKPOINTS}
 _NOT_COMPARED = {*_NOT_STORED, *WRITES_NOTHING}
 _OF_MODULES = {"policies", "policies_to_train", "_rl_module_spec", "algorithm_config_overrides_per_module"}
 """Settings that `add_module`, `remove_module` and `change_mapping` change."""
+_MAPPING = ("policy_mapping_fn", "policies_to_train")
+"""Settings that `change_mapping` changes."""
+_CAN_CHANGE_MAPPING = ("on_train_result", "on_checkpoint_loaded")
+"""Callbacks that can call `change_mapping`."""
 _SEES_EVALUATIONS = (
     "on_train_result",
     "on_evaluate_start",
@@ -151,17 +155,49 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         is_on_host = config.env is not None and config.is_online and not config.samples_on_device
         if is_on_host and not getattr(config, "replayable_episodes", False):
             return "restored gymnasium environments start new episodes without env_runners(replayable_episodes=True)"
+        if self._config is not None and (lost := self._lost_mapping(checkpoint)) is not None:
+            return f"{checkpoint.path.name} does not contain {lost}, which has changed during the run"
         return None
 
-    def _restore(self, checkpoint: StoredCheckpoint) -> None:
+    def _module_changes_before(self, checkpoint: StoredCheckpoint) -> list[Command]:
+        """Lists the commands before a checkpoint that have changed modules or the policy mapping."""
+        before = self.timeline.commands[: self.timeline.commands_at(checkpoint)]
+        return [command for command in before if command.call in MODULE_CHANGES]
 
-        config = self._stored_config(checkpoint) if self._config is None else self._config
+    def _lost_mapping(self, checkpoint: StoredCheckpoint) -> str | None:
+        """Returns the name of a setting, such as ``policy_mapping_fn``, to which a command before the checkpoint gave a
+        value that checkpoints cannot contain; None if the checkpoint contains all of them.
+        """
+        reasons = [command.reason for command in self._module_changes_before(checkpoint) if command.reason is not None]
+        if not reasons:
+            return None
+        with opened(checkpoint.path) as stored:
+            left_out = settings_left_out(stored)
+        return next((name for name in _MAPPING if name in left_out), None)
+
+    def _with_stored_mapping(self, config: AlgorithmConfig, checkpoint: StoredCheckpoint) -> AlgorithmConfig:
+        """Returns a config that the caller passed, with the checkpoint's ``policy_mapping_fn`` and
+        ``policies_to_train`` if they can have changed since the run began.
+        """
+        can_have_changed = CallbackList.from_config(config).overrides(*_CAN_CHANGE_MAPPING)
+        if not (config.is_multi_agent and (can_have_changed or self._module_changes_before(checkpoint))):
+            return config
+        with opened(checkpoint.path) as stored:
+            named = code_named_by(config)
+            loader = ClassLoader(self._allow, own=Algorithm, named=named, written_here=stored.code_written_here())
+            values = zip(_MAPPING, stored_settings(stored, loader, _MAPPING), strict=True)
+            mapping = {name: value for name, value in values if value is not None}
+        return config.copy(copy_frozen=False).multi_agent(**mapping)
+
+    def _restore(self, checkpoint: StoredCheckpoint) -> None:
+        own = None if self._config is None else self._with_stored_mapping(self._config, checkpoint)
+        config = self._stored_config(checkpoint) if own is None else own
         replaced, original = self._replaced(config)
         num_commands = self.timeline.commands_at(checkpoint)
         # The command that restored it in the run, which called the hook, is later than the checkpoint.
         was_loaded = checkpoint.num_commands is not None and checkpoint.num_commands < num_commands
         self._trained = Algorithm._from_checkpoint(
-            checkpoint.path, None, self._config, self._allow, replaced, calls_callback=was_loaded
+            checkpoint.path, None, own, self._allow, replaced, calls_callback=was_loaded
         )
         self.trained._built_with.update(checkpoint.metadata.get("built_with") or {})
         self._use(original, num_commands)

@@ -285,6 +285,25 @@ def test_a_change_of_the_mapping_is_repeated(tmp_path):
     algo.stop()
 
 
+def test_a_passed_config_gets_the_changed_mapping_of_a_later_checkpoint(tmp_path):
+    def config():
+        return programs.ppo(RockPaperScissors).multi_agent(
+            policies={"p0", "p1"}, policy_mapping_fn=p0_first, policies_to_train=["p0"]
+        )
+
+    algo = config().reporting(results_dir=tmp_path / "run").build_algo()
+    algo.change_mapping(p1_first, policies_to_train=["p1"])
+    algo.train()
+    algo.save_to_path(tmp_path / "run" / "checkpoint_000001")
+    algo.train()
+    again = Run.read(tmp_path / "run").at(2, config=config())
+    assert again.driver.module_map.agents_of == {"p0": ("player2",), "p1": ("player1",)}
+    assert again.config.policies_to_train == ["p1"]
+    assert differences(algo.get_state(), again.get_state()) == []
+    again.stop()
+    algo.stop()
+
+
 def timeline_of(
     folder: Path, rows: list[int], commands: list[tuple[int, str, int]], stored: dict[int, int]
 ) -> Timeline:
