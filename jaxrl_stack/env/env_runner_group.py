@@ -684,8 +684,9 @@ class EnvRunnerGroup:
             with_requests: Actors get them with the next `request`; the local runner with `sync_local_env_runner`.
 
         Raises:
-            ValueError: If there is neither a source nor weights.
+            ValueError: If there is neither a source nor weights, or if an id is unknown.
         """
+        self._manager.check_ids(to_worker_indices or ())
         source = from_worker_or_learner_group
         if weights is None:
             source = self._local if source is None else source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from jaxrl_stack.utils.actor_backend import RAY, Backend
@@ -224,6 +224,11 @@ class FaultTolerantActorManager:
             asked = [self._states[i].actor.stop.remote() for i in self.healthy_actor_ids()]
             self.backend.wait(asked, len(asked), timeout_seconds)
         self.clear()
+
+    def check_ids(self, actor_ids: Iterable[int]) -> None:
+        """Raises a ValueError if an id is not the id of an actor."""
+        for actor_id in actor_ids:
+            self._state_of(actor_id)
 
     def _state_of(self, actor_id: int) -> _ActorState:
         if actor_id not in self._states:

@@ -212,6 +212,15 @@ def test_actors_that_have_not_fetched_from_the_state_server_keep_its_weights(gro
     assert params(group)[1:] == [{"a/w": 3.0, "b/w": 2.0}, {"a/w": 2.0, "b/w": 2.0}]
 
 
+def test_an_unknown_id_leaves_waiting_states_waiting(group):
+    group.sync_weights(with_requests=True, **both(2.0, 1))
+    with pytest.raises(ValueError, match="no actor with the id 99"):
+        group.sync_weights(policies=["a"], to_worker_indices=[99, 1], **both(3.0, 2))
+    group.request("sample_block", {"num_steps": 1})
+    group.sync_local_env_runner()
+    assert params(group) == [{"a/w": 2.0, "b/w": 2.0}] * 3
+
+
 def test_weights_of_a_dropped_actor_are_freed(fake):
     config = toy_config(restart_failed_env_runners=False, ignore_env_runner_failures=True)
     group = EnvRunnerGroup(False, config=config, env_runner_kwargs={"config": None}, backend=fake)
