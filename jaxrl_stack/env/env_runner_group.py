@@ -684,9 +684,17 @@ class EnvRunnerGroup:
             with_requests: Actors get them with the next `request`; the local runner with `sync_local_env_runner`.
 
         Raises:
-            ValueError: If there is neither a source nor weights, or if an id is unknown.
+            ValueError: If there is neither a source nor weights, if an id is unknown, or if `with_requests` is combined
+                with `policies` or `to_worker_indices` and the group has a state server.
         """
         self._manager.check_ids(to_worker_indices or ())
+        if with_requests and self._state_server is not None:
+            for name, value in (("policies", policies), ("to_worker_indices", to_worker_indices)):
+                if value is not None:
+                    raise ValueError(
+                        f"sync_weights(with_requests=True, {name}={value!r}): the state server replaces its whole "
+                        f"state, and all actors fetch it. Leave out {name}=, or set with_requests=False."
+                    )
         source = from_worker_or_learner_group
         if weights is None:
             source = self._local if source is None else source

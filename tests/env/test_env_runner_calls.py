@@ -212,6 +212,15 @@ def test_actors_that_have_not_fetched_from_the_state_server_keep_its_weights(gro
     assert params(group)[1:] == [{"a/w": 3.0, "b/w": 2.0}, {"a/w": 2.0, "b/w": 2.0}]
 
 
+@pytest.mark.parametrize("to", [{"policies": ["a"]}, {"to_worker_indices": [1]}])
+def test_the_state_server_takes_only_whole_states_for_all_actors(group, monkeypatch, to):
+    server = types.SimpleNamespace(push=mock.Mock(), clear=mock.Mock())
+    monkeypatch.setattr(group, "_state_server", server)
+    with pytest.raises(ValueError, match=f"with_requests=True, {next(iter(to))}=.*Leave out"):
+        group.sync_weights(with_requests=True, **to, **both(2.0, 1))
+    assert not server.push.remote.called
+
+
 def test_an_unknown_id_leaves_waiting_states_waiting(group):
     group.sync_weights(with_requests=True, **both(2.0, 1))
     with pytest.raises(ValueError, match="no actor with the id 99"):
