@@ -61,6 +61,7 @@ class ToyRunner(EnvRunner):
         state = {"rl_module": {"params": {}, "rest": {}}, **state}
         modules = {part: {**own, **state["rl_module"][part]} for part, own in self.state["rl_module"].items()}
         self.state = {**self.state, **state, "rl_module": modules}
+        self.weights_seq_no = self.state["weights_seq_no"]
 
     def reset(self, config):
         self.config = config

@@ -769,15 +769,18 @@ class EnvRunnerGroup:
         self._states.add(addressed, state, ref)
         if with_requests:
             return
+        directly = addressed
         if server is not None:
             # Actors that have not fetched its state get it now.
             addressed = self._manager.actor_ids()
             server.clear.remote()
+        waiting = [self._states.take_waiting(i) for i in addressed]
+        if server is not None:
+            # An actor that has fetched a state may have newer connector statistics.
+            nums = [len(states) - (i in directly) for i, states in zip(addressed, waiting, strict=True)]
+            waiting = [{**states, "num_pulled": num} for states, num in zip(waiting, nums, strict=True)]
         results = self._manager.foreach_actor(
-            set_states,
-            kwargs=[self._states.take_waiting(i) for i in addressed],
-            remote_actor_ids=addressed,
-            timeout_seconds=timeout_seconds,
+            set_states, kwargs=waiting, remote_actor_ids=addressed, timeout_seconds=timeout_seconds
         )
         self._recovery.answers(results)
 

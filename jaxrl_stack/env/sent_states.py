@@ -65,12 +65,19 @@ class SentStates:
         self._waiting.clear()
 
 
-def set_states(runner: Any, **states: Any) -> None:
+def set_states(runner: Any, *, num_pulled: int = 0, **states: Any) -> None:
     """Sets the states of an env runner, one after the other. Each is an argument of the call, because Ray replaces
     references by their values only there.
+
+    Args:
+        runner: The env runner.
+        num_pulled: Number of first states that the runner may have fetched from the state server. They are set only if
+            their weights are newer than the runner's.
+        **states: The states, in their order.
     """
-    for state in states.values():
-        runner.set_state(state)
+    for number, state in enumerate(states.values()):
+        if number >= num_pulled or state["weights_seq_no"] > runner.weights_seq_no:
+            runner.set_state(state)
 
 
 def replaces(state: Mapping[str, Any], older: Mapping[str, Any]) -> bool:

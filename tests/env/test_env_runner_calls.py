@@ -212,6 +212,19 @@ def test_actors_that_have_not_fetched_from_the_state_server_keep_its_weights(gro
     assert params(group)[1:] == [{"a/w": 3.0, "b/w": 2.0}, {"a/w": 2.0, "b/w": 2.0}]
 
 
+def test_an_actor_that_has_fetched_from_the_state_server_keeps_its_later_statistics(group, monkeypatch):
+    monkeypatch.setattr(group, "_state_server", types.SimpleNamespace(push=mock.Mock(), clear=mock.Mock()))
+    own = {"env_to_module_connector": {"F": np.ones(1)}}
+    group.sync_weights(with_requests=True, more_state=own, **both(2.0, 1))
+    fetched = {"rl_module": both(2.0, 1)["weights"], "weights_seq_no": 1}
+    later = {**fetched, "env_to_module_connector": {"F": np.full(1, 50.0)}}
+    group.foreach_env_runner("set_state", kwargs={"state": later}, remote_worker_ids=[1], local_env_runner=False)
+    group.sync_weights(**both(5.0, 1))  # set_weights()
+    assert params(group)[1:] == [{"a/w": 5.0, "b/w": 5.0}] * 2
+    statistics = [runner["env_to_module_connector"]["F"][0] for runner in group.foreach_env_runner("get_state")[1:]]
+    assert statistics == [50.0, 1.0]
+
+
 @pytest.mark.parametrize("to", [{"policies": ["a"]}, {"to_worker_indices": [1]}])
 def test_the_state_server_takes_only_whole_states_for_all_actors(group, monkeypatch, to):
     server = types.SimpleNamespace(push=mock.Mock(), clear=mock.Mock())
