@@ -1119,7 +1119,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
         All modules keep their state, as in `add_module`, and running episodes are dropped as there. The next `train`
         compiles programs again. Values that are already in use change nothing. `add_module` and `remove_module`
-        can change the same settings together with the modules.
+        can change the same settings together with the modules. `restore_from_path` changes neither setting: with a
+        checkpoint from before the call, the algorithm keeps the new mapping.
 
         Args:
             policy_mapping_fn: Replaces ``multi_agent(policy_mapping_fn=...)``; None keeps it.
@@ -1310,6 +1311,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         minibatches differ too, unless ``num_shuffle_shards`` is set. Another number of environments, and gymnasium
         environments, start new episodes with seeds that differ from the run's first seeds. With ``replayable_episodes``
         gymnasium environments continue their episodes, too. Policies that the stored run has added are added here.
+        ``policy_mapping_fn`` and ``policies_to_train`` do not change, even if `change_mapping` has set them after the
+        checkpoint was stored.
         """
         self._check_is_running()
         path = recomputed_iteration(path, config=self.config)
