@@ -291,7 +291,7 @@ def test_observations_that_do_not_fit_name_the_connector_and_the_remedy(function
     connectors = [HostOnly(nothing), HostOnly(function, PHYSICS), HostOnly(nothing)]
     pipeline = EnvToModulePipeline(MESSAGE, ACTIONS, connectors=connectors)
     with pytest.raises(
-        ValueError, match="(?s)^Host connector 'HostOnly_1' returned observations.*recompute_output_observation_space"
+        ValueError, match="(?s)^Host connector 'HostOnly_1' produced observations.*recompute_output_observation_space"
     ):
         run_host_connectors(pipeline, episodes=running(np.zeros(2), np.zeros(2)))
 

@@ -453,7 +453,7 @@ def test_a_second_call_with_other_settings_is_refused_and_names_them(whole):
         with pytest.raises(ValueError, match=message):
             trained(whole, **changed)
     with pytest.raises(
-        ValueError, match=r"small on gymnax/CartPole-v1: .* was started with lr=5e-05 .now 0.001.\. Call"
+        ValueError, match=r"small on gymnax/CartPole-v1: .* was started with lr=5e-05 .now 0.001.\. Pass"
     ):
         trained(whole, algorithms={"small": CONFIG.copy().training(lr=1e-3)})
     assert [cell.algorithm for cell in Benchmark.read(whole).cells] == ["small"]
