@@ -526,8 +526,8 @@ def test_memory_is_estimated_and_refused(run):
 TWO = {"num_cpus_per_learner": 2}
 BAD = {
     "few rows": ({"replay_buffer_config": {"capacity": 8}}, {}, "'capacity': 8.* least 12.*num_envs_per_env_runner=4"),
-    "batch": ({"train_batch_size_per_learner": 9, "training_intensity": None}, TWO, "is 9, .*2 devices"),
-    "capacity": ({"replay_buffer_config": {"capacity": 81}}, TWO, "is 81, .*2 devices.*Use 82"),
+    "batch": ({"train_batch_size_per_learner": 9, "training_intensity": None}, TWO, "The value 9 .*2 devices"),
+    "capacity": ({"replay_buffer_config": {"capacity": 81}}, TWO, "The value 81 .*2 devices.*Set it to 82"),
 }
 
 

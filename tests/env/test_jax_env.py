@@ -556,7 +556,7 @@ def test_jax_environments_resolve():
     assert resolve_env(WalkEnv).is_jax and isinstance(resolve_env(WalkEnv).make(), WalkEnv)
     assert resolve_env(instance).make() is instance
     assert isinstance(resolve_env(f"{__name__}:WalkEnv").make(), WalkEnv)
-    with pytest.raises(ValueError, match="instance already"):
+    with pytest.raises(ValueError, match="which is an instance. Pass its class"):
         resolve_env(instance, {"a": 1})
     with pytest.raises(ValueError, match="UnsetEnv takes no settings"):
         resolve_env(UnsetEnv, {"a": 1}).make()
