@@ -71,12 +71,12 @@ def load_player(
 
     Args:
         name: Description of the player for errors, such as ``"run_tournament: player 'early'"``.
-        player: Checkpoint of an Algorithm or Policy, ``"RUN@35"``, a `Policy`, an `Algorithm`, `RANDOM`, or a result
-            of this function, which is returned.
+        player: Checkpoint of an Algorithm or Policy, ``"RUN@35"``, a `Policy` (or another object with its methods), an
+            `Algorithm`, `RANDOM`, or a result of this function, which is returned.
         config: Config of a checkpoint, with code that the checkpoint does not contain; None for the stored one.
         module_id: Id of the module in a checkpoint; None for the only trained one.
-        allow: Your classes and functions that a checkpoint may name, besides those of `config`, and environments
-            "module:Class".
+        allow: Your classes and functions that a checkpoint may name, and environments "module:Class". The code of
+            `config` is allowed without it.
         choice: Code that chooses a module of a checkpoint, for errors; ``{}`` is replaced by its id.
 
     Raises:
@@ -154,7 +154,7 @@ def game_config(
     """Returns a config with the environment of a game, and with the preprocessors of an algorithm that trained on it.
 
     Args:
-        env: The environment; None for that of the first algorithm.
+        env: The environment; None for the environment of the first algorithm.
         env_config: Its settings. None takes the settings of the first algorithm that has the same environment, if any.
         configs: Configs of the players' algorithms; None for unknown ones. Configs without an environment are ignored.
 
@@ -241,6 +241,7 @@ class GameTable:
         config: AlgorithmConfig,
         games: int,
         *,
+        made: Any = None,
         max_steps: int | None = None,
         explore: bool,
         num_agents: int | None = None,
@@ -251,13 +252,13 @@ class GameTable:
             called: The call, for errors.
             config: The config.
             games, max_steps, explore: See `GameTable`.
+            made: Environment that the config's `_resolve_env` has made; None makes it.
             num_agents: Required number of agents; None for any.
 
         Raises:
             ValueError: If the environment is not a JAX environment of that number of agents, or their spaces differ.
         """
-        made = None
-        if config.env is not None:
+        if made is None and config.env is not None:
             resolved = config._resolve_env()
             made = resolved.make(check=not config.disable_env_checking) if resolved.is_jax else None
         env = with_preprocessors(config, made)

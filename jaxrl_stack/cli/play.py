@@ -38,7 +38,6 @@ def run(arguments: argparse.Namespace, ask: Callable[[str], str] = input) -> int
     """
     from jaxrl_stack.algorithms.games import GameTable, game_config
     from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
-    from jaxrl_stack.env.registry import resolve_env
 
     policy, config = load_checkpoint_player(arguments.checkpoint, arguments)
     assert policy is not None
@@ -52,12 +51,12 @@ def run(arguments: argparse.Namespace, ask: Callable[[str], str] = input) -> int
             "checkpoint with Discrete actions."
         )
     with wrong_input(where):
-        resolved = resolve_env(game.env, game.env_config)
+        resolved = game._resolve_env()
         env = resolved.make() if resolved.is_jax else None
     try:
         if isinstance(env, MultiAgentJaxEnv):
             with wrong_input():
-                table = GameTable.of(where, game, 1, explore=arguments.explore, num_agents=2)
+                table = GameTable.of(where, game, 1, made=env, explore=arguments.explore, num_agents=2)
                 table.check(f"{where}: the policy", policy)
             return _play_game(policy, table, arguments, ask)
         if arguments.seat is not None:
@@ -79,8 +78,8 @@ def _play_game(policy: Policy, table: GameTable, arguments: argparse.Namespace, 
     person: Any = _Person(policy, ask)
     returns, final_obs = dict.fromkeys((hero, rival), 0.0), None
     print(
-        f"You are {table.seats[seat]}, the policy is {table.seats[1 - seat]}. X is whoever is to move. Press Enter or "
-        "type q to quit."
+        f"You are {table.seats[seat]}, the policy is {table.seats[1 - seat]}. X marks the player to move. Press Enter "
+        "or type q to quit."
     )
     key, seats = named(stream_key(arguments.seed, Stream.EVALUATION), "play"), jnp.full(1, seat, jnp.int32)
     for step in table.steps(person, policy, key, seats):
