@@ -91,11 +91,11 @@ def _estimate(arguments: argparse.Namespace) -> int:
             module = module_of_checkpoint(path, arguments.module or DEFAULT_MODULE_ID, allow=code)
         acting = ActingBy(explore, epsilon)
         estimates = functools.partial(estimate, module, arguments.data, methods=arguments.method, acting=acting)
-    gamma = arguments.gamma
-    if gamma is None:
-        gamma = 0.99 if config is None else config.gamma
+    gamma = config.gamma if arguments.gamma is None and config is not None else arguments.gamma
+    if gamma is not None:
+        estimates = functools.partial(estimates, gamma=gamma)
     with wrong_input("--data"):
-        found = estimates(gamma=gamma, seed=arguments.seed or 0, data_options=reading_options(arguments))
+        found = estimates(seed=arguments.seed or 0, data_options=reading_options(arguments))
     print(json.dumps(as_json(found.as_json()), indent=2) if arguments.json else f"{path}\n{found}")
     return 0
 
