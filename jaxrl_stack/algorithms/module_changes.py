@@ -175,14 +175,14 @@ def _config_with(
             because a policy without agents cannot derive them.
     """
     other = config.copy(copy_frozen=False)
-    if not added and not removed:
-        if not keeps_mapping:
-            other.rl_module(rl_module_spec=_specs_with(other, spaces, added, removed))
+    keeps_policies = not added and not removed
+    if keeps_policies and keeps_mapping:
         return other
-    policies = other.policies
-    names = [*(policy_id for policy_id in policies if policy_id not in removed), *added]
-    own = {name: policies.get(name) for name in names} if isinstance(policies, Mapping) else names
-    other.multi_agent(policies=own)
+    if not keeps_policies:
+        policies = other.policies
+        names = [*(policy_id for policy_id in policies if policy_id not in removed), *added]
+        own = {name: policies.get(name) for name in names} if isinstance(policies, Mapping) else names
+        other.multi_agent(policies=own)
     other.rl_module(rl_module_spec=_specs_with(other, spaces, added, removed))
     before = other.algorithm_config_overrides_per_module
     after = {mid: own for mid, own in before.items() if mid not in removed}

@@ -205,10 +205,9 @@ class Replay(BaseReplay[Algorithm, Timeline]):
     def _build(self, config: AlgorithmConfig) -> None:
         """Builds the algorithm that repeats the run, in the state in which the run began."""
 
-        before = self.timeline.checkpoints
+        checkpoints = self.timeline.checkpoints
         if self._config is None:
-            until = self.timeline.commands_at(before[min(before)])
-            changed = [c for c in self.timeline.commands[:until] if c.call in MODULE_CHANGES]
+            changed = self._module_changes_before(checkpoints[min(checkpoints)])
             if changed:
                 raise NotRecomputableError(
                     f"{self.timeline.directory}: {changed[0].call}() at iteration {changed[0].iteration} has changed "
