@@ -276,7 +276,7 @@ class OffPolicyConfig(AlgorithmConfig):
         has, wanted = ("one agent", "several agents") if self.is_multi_agent else ("several agents", "one agent")
         raise ValueError(
             f"training(replay_buffer_config={{'type': {short(kind)}, ...}}): this type stores the steps of {has}, but "
-            f"the config has {wanted} (multi_agent(policies=...)). Use 'type': {other.__name__!r}, or a subclass of it."
+            f"the config has {wanted} (multi_agent(policies=...)). Use 'type': {other.__name__!r} or a subclass."
         )
 
     @property

@@ -61,7 +61,7 @@ def _settings(config: AlgorithmConfig, arguments: argparse.Namespace) -> dict[st
 
 
 def _with_random_actions(config: AlgorithmConfig, epsilon: float) -> Callable[[Any, Any], list[Any]]:
-    """Returns a function that creates module-to-env connectors: those of the config, then a connector that samples
+    """Returns a function that creates module-to-env connectors: the config's connectors, then a connector that samples
     random actions.
     """
     from jaxrl_stack.connectors.module_to_env import RandomActions

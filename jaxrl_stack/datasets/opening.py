@@ -225,7 +225,7 @@ def _named(inputs: Inputs) -> tuple[list[str], list[float] | None]:
 
 def _differs(known: Any, own: Any, name: str, options: ReadOptions) -> str | None:
     """Describes how a file's space differs from the expected space. Returns None if they agree, or if the file contains
-    module inputs: its observation space is then that of the module.
+    module inputs, whose space is the module's.
     """
     differs = difference(known, own)
     is_input = name == "observation_space" and options.inputs is not None

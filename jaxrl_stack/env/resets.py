@@ -48,7 +48,7 @@ _SMALL_RESET = 256
 
 
 def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> JaxStep:
-    """Resets those of ``B`` JAX environments whose episode ended in the last step. On CPUs, resets are computed only if
+    """Resets each of ``B`` JAX environments whose episode ended in the last step. On CPUs, resets are computed only if
     an episode ended. Exception: small resets that a rollout computes before its loop over steps.
 
     Most steps end no episode, and a reset (mainly its PRNG keys) costs more than a step of a small environment. The

@@ -648,7 +648,7 @@ class PopulationDriver:
             "num_updates": driver.num_updates,
         }
         if self.num_running < self.num_members:
-            # Without "window": the episode statistics of running members are those of the driver.
+            # Without "window": the driver has the episode statistics of the running members.
             state["stopped"] = {"running": self.running, "num_env_steps": self._steps_of_stopped}
         self.set_state(state)
 

@@ -57,8 +57,8 @@ class ReplayState:
 
 @struct.dataclass
 class FinalObservations:
-    """Next observations that the ring buffer does not contain: those of truncated steps and of the newest row. With
-    `DeviceReplay.keep_terminal_obs`, also those of terminated steps.
+    """Next observations of truncated steps and of the newest row, which the ring buffer does not contain. With
+    `DeviceReplay.keep_terminal_obs`, also next observations of terminated steps.
 
     Attributes:
         next_obs: ``[S + B, ...]``: a ring of S slots, then the next observations of the newest row of B environments.

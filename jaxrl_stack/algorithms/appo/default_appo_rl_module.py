@@ -42,7 +42,7 @@ class DefaultAPPORLModule(DefaultPPORLModule, TargetNetworkAPI):
 
     def forward_target(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Computes the target policy's outputs: `{OBS: [..., d]}` -> `{TARGET_NETWORK_ACTION_DIST_INPUTS: [..., n]}`.
-        With a recurrent encoder, the states in the batch are those of the main network.
+        With a recurrent encoder, the batch contains the states of the main network.
         """
         batch, mask = split_action_mask(batch)
         encoded = self._old_encoder(batch, critic=False)

@@ -109,8 +109,8 @@ def num_rows_of(module_id: str, columns: dict[str, Any]) -> int:
     found = set().union(*lengths.values())
     if len(found) != 1 or found & {(), (0,)}:
         raise ValueError(
-            f"All columns of a batch must have the same number of rows, at least 1, but those of module {module_id!r} "
-            f"have {lengths}. Pass arrays [N, ...] with the same N."
+            f"All columns of a batch must have the same number of rows, at least 1, but the columns of module "
+            f"{module_id!r} have {lengths}. Pass arrays [N, ...] with the same N."
         )
     return found.pop()[0]
 
