@@ -116,7 +116,7 @@ def reversed_in(share: float, act: Act) -> Act:
 
 
 def roll_out(env_id: str, act: Act, num_steps: int, seed: int) -> Recorded:
-    """Records episodes in `NUM_ENVS` environments, until they have `num_steps` steps and all running episodes have
+    """Records episodes in `NUM_ENVS` environments, until they have `num_steps` steps and all unfinished episodes have
     ended.
 
     Args:

@@ -577,7 +577,7 @@ def test_returns_of_episodes_are_those_of_all_their_chunks():
     settings["model"] |= {"fcnet_hiddens": [4], "lstm_cell_size": 4, "max_seq_len": 8}
     iterations = protocol.measure(jaxrl_ppo.make(settings), seconds=0.0, iterations=16)
     returns = [value for each in iterations for value in each["result"]["returns"]]
-    # CartPole pays 1 a step: all but the running episodes make up the steps.
+    # CartPole pays 1 a step: all but the unfinished episodes make up the steps.
     assert [each["steps"] for each in iterations] == list(range(16, 257, 16))
     assert max(returns) > 8 and 128 < sum(returns) <= 256
 

@@ -317,7 +317,7 @@ def other(run):
 
 
 def test_other_environments_do_not_continue_what_is_stored(run, other):
-    """Their state alone, restored under a full memory, or a memory under them: running episodes are cut."""
+    """Their state alone, restored under a full memory, or a memory under them: unfinished episodes are cut."""
     algo = other
     algo.restore_from_path(run.path)
 

@@ -95,7 +95,7 @@ class AgentRecording:
         self.held = [NO_ACT] * num_rows
         self.pending = [0.0] * num_rows
         # For each row: the acts with which its complete steps began, the rewards of these steps, and the number of
-        # complete steps before its running episode.
+        # complete steps before its unfinished episode.
         self._steps: list[list[int]] = [[] for _ in range(num_rows)]
         self._rewards: list[list[float]] = [[] for _ in range(num_rows)]
         self._begins = [0] * num_rows
@@ -116,7 +116,7 @@ class AgentRecording:
         return np.array([len(steps) for steps in self._steps])
 
     def held_steps(self) -> HeldRows:
-        """Returns the incomplete agent steps and running episodes, from which the recording of the next block
+        """Returns the incomplete agent steps and unfinished episodes, from which the recording of the next block
         continues; arrays are copies.
         """
         rows = [row for row, act in enumerate(self.held) if act != NO_ACT]
@@ -145,8 +145,8 @@ class AgentRecording:
         return bool(self._terminateds[number - 1, row] or self._truncateds[number - 1, row])
 
     def go_on_from(self, held: HeldRows) -> None:
-        """Copies the incomplete agent steps and running episodes of the previous block (a result of its `held_steps`)
-        into this recording, which continues them.
+        """Copies the incomplete agent steps and unfinished episodes of the previous block (a result of its
+        `held_steps`) into this recording, which continues them.
         """
         for own, given in zip(self._acts, held.leaves, strict=True):
             own[0, held.rows] = given
@@ -215,7 +215,8 @@ class AgentRecording:
                 self.starts[row] = True
 
     def drop_running(self, rows: Iterable[int]) -> None:
-        """Discards the recorded steps of the running episodes in the given rows (one agent in one environment each)."""
+        """Discards the recorded steps of the unfinished episodes in the given rows (one agent in one environment
+        each)."""
         for row in rows:
             begin = self._begins[row]
             del self._steps[row][begin:], self._rewards[row][begin:]
@@ -372,7 +373,7 @@ class AgentRecordings:
     def __post_init__(self):
         self.env_steps = np.zeros(self.num_envs, np.int64)
         self._begins = np.zeros(self.num_envs, np.int64)
-        # The vector step in which each environment's running episode began; 0 if it began before the recording.
+        # The vector step in which each environment's unfinished episode began; 0 if it began before the recording.
         self._first_steps = [0] * self.num_envs
         self._ends: list[tuple[int, int]] = []
         self._dropped: list[tuple[int, slice]] = []
@@ -398,7 +399,7 @@ class AgentRecordings:
             recording.begin_episodes(self._rows_of(recording, index))
 
     def drop_running(self, index: int) -> None:
-        """Discards the running episode of an environment that failed in the last step."""
+        """Discards the unfinished episode of an environment that failed in the last step."""
         for recording in self.of_modules.values():
             recording.drop_running(self._rows_of(recording, index))
         self.env_steps[index] = self._begins[index]

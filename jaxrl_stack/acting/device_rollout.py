@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class RunnerState:
-    """State of an on-device EnvRunner: environments, connectors, recurrent states and running episodes.
+    """State of an on-device EnvRunner: environments, connectors, recurrent states and unfinished episodes.
 
     Attributes:
         modules: State of acting, ``{module_id: ModuleState}``.
         held: Incomplete steps of agents, ``{module_id: HeldSteps}``; {} if all agents act in every step.
         env_state: State of the environments, ``[B, ...]``.
         obs: Last observations of the environments, ``[B, ...]``, unprocessed.
-        episodes: Returns and lengths of the running episodes so far, ``[B]``.
+        episodes: Returns and lengths of the unfinished episodes so far, ``[B]``.
         agent_episodes: The same for each agent, if there are several; else {}.
         window: Statistics of the last finished episodes.
         key: PRNG key.

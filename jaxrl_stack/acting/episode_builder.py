@@ -35,7 +35,7 @@ class EpisodeBuilder:
         self._running: dict[int, SingleAgentEpisode] = {}
 
     def reset(self) -> None:
-        """Discards the running episodes, so that the next block starts new ones."""
+        """Discards the unfinished episodes, so that the next block starts new ones."""
         self._running = {}
 
     def add(
@@ -99,12 +99,12 @@ class EpisodeBuilder:
         )
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the running episodes, which the next block continues, as plain data for checkpoints."""
+        """Returns the unfinished episodes, which the next block continues, as plain data for checkpoints."""
         return {"env_indices": list(self._running), "episodes": [stored_episode(own) for own in self._running.values()]}
 
     def set_state(self, state: Mapping[str, Any], without: Collection[int] = ()) -> None:
-        """Restores the running episodes from a result of `get_state`, except for the environments with the indices in
-        `without`.
+        """Restores the unfinished episodes from a result of `get_state`, except for the environments with the indices
+        in `without`.
         """
         self._running = {
             index: restored_episode(own)
@@ -113,7 +113,7 @@ class EpisodeBuilder:
         }
 
     def cut(self) -> list[SingleAgentEpisode]:
-        """Cuts the running episodes: returns their steps so far as chunks. Each episode continues in a new chunk."""
+        """Cuts the unfinished episodes: returns their steps so far as chunks. Each episode continues in a new chunk."""
         chunks = list(self._running.items())
         self._running = {index: chunk.cut(len_lookback_buffer=self._len_lookback_buffer) for index, chunk in chunks}
         return [chunk for _, chunk in chunks if len(chunk)]
@@ -125,7 +125,7 @@ def _not_running(running: Collection[int], num_envs: int) -> np.ndarray:
 
 
 def _continued(running: SingleAgentEpisode, chunk: SingleAgentEpisode) -> SingleAgentEpisode:
-    """Appends the next chunk of an episode to its running episode, and returns the running episode."""
+    """Appends the next chunk of an episode to its unfinished episode, and returns the unfinished episode."""
     chunk.id_ = running.id_
     chunk.t_started, chunk.t = running.t, running.t + len(chunk)
     first = chunk.get_observations(0)
@@ -151,11 +151,11 @@ class StepwiseEpisodeBuilder:
         self._running: dict[int, MultiAgentEpisode] = {}
 
     def reset(self) -> None:
-        """Discards the running episodes, so that the next block starts new ones."""
+        """Discards the unfinished episodes, so that the next block starts new ones."""
         self._running = {}
 
     def add(self, block: Any) -> list[tuple[int, MultiAgentEpisode]]:
-        """Appends the steps of a recorded block to the running episodes, and returns the episodes that ended.
+        """Appends the steps of a recorded block to the unfinished episodes, and returns the episodes that ended.
 
         Args:
             block: A `ShownStep` with NumPy arrays ``[T, B, ...]``.
@@ -177,7 +177,7 @@ class StepwiseEpisodeBuilder:
         return finished
 
     def cut(self) -> list[MultiAgentEpisode]:
-        """Cuts the running episodes: returns their steps so far as chunks, environment by environment. Each episode
+        """Cuts the unfinished episodes: returns their steps so far as chunks, environment by environment. Each episode
         continues in a new chunk.
         """
         chunks = [(index, self._running[index]) for index in sorted(self._running)]

@@ -41,7 +41,7 @@ class EpisodeForm(Protocol):
         ...
 
     def stored(self, episodes: Sequence[Any]) -> dict[str, Any]:
-        """Returns running episodes as plain data for checkpoints.
+        """Returns unfinished episodes as plain data for checkpoints.
 
         Returns:
             Lists with one entry per episode. For episodes of one agent also ``"columns"``, with the steps of all
@@ -50,7 +50,7 @@ class EpisodeForm(Protocol):
         ...
 
     def restored(self, state: Mapping[str, Any]) -> list[Any]:
-        """Rebuilds running episodes from a result of `stored`.
+        """Rebuilds unfinished episodes from a result of `stored`.
 
         Args:
             state: Result of `stored`, with the episodes' ``"lengths"``; other entries are ignored.
@@ -94,7 +94,7 @@ class SingleAgentForm:
         return block[Columns.TERMINATEDS], block[Columns.TRUNCATEDS]
 
     def stored(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
-        """Returns running episodes as plain data for checkpoints, see `EpisodeForm.stored`."""
+        """Returns unfinished episodes as plain data for checkpoints, see `EpisodeForm.stored`."""
         columns = [
             {
                 **{name: column.get() for name, column in episode.extra_model_outputs.items()},
@@ -111,7 +111,7 @@ class SingleAgentForm:
         }
 
     def restored(self, state: Mapping[str, Any]) -> list[SingleAgentEpisode]:
-        """Rebuilds running episodes from a result of `stored`, see `EpisodeForm.restored`."""
+        """Rebuilds unfinished episodes from a result of `stored`, see `EpisodeForm.restored`."""
         episodes, start = [], 0
         members = (state["ids"], state["lengths"], state["custom_data"])
         for number, (id_, length, custom_data) in enumerate(zip(*members, strict=True)):
@@ -191,12 +191,12 @@ class MultiAgentForm:
         return block.terminateds, block.truncateds
 
     def stored(self, episodes: Sequence[MultiAgentEpisode]) -> dict[str, Any]:
-        """Returns running episodes as plain data for checkpoints, see `EpisodeForm.stored`."""
+        """Returns unfinished episodes as plain data for checkpoints, see `EpisodeForm.stored`."""
         states = [_with_data_of_agents(episode.get_state()) for episode in episodes]
         return {"episodes": [{**state, "agent_to_module_mapping_fn": None} for state in states]}
 
     def restored(self, state: Mapping[str, Any]) -> list[MultiAgentEpisode]:
-        """Rebuilds running episodes from a result of `stored`, see `EpisodeForm.restored`."""
+        """Rebuilds unfinished episodes from a result of `stored`, see `EpisodeForm.restored`."""
         episodes = [MultiAgentEpisode.from_state(_with_data_of_agents(own)) for own in state["episodes"]]
         for episode in episodes:
             episode.agent_to_module_mapping_fn = self._asked_for
@@ -216,7 +216,7 @@ def episodes_of_rollout(module_map: ModuleMap, spaces: Mapping[str, tuple[Any, A
 
 
 def stored_episode(episode: SingleAgentEpisode) -> dict[str, Any]:
-    """Converts a running episode to plain data for checkpoints; `restored_episode` inverts it.
+    """Converts an unfinished episode to plain data for checkpoints; `restored_episode` inverts it.
 
     Infos and `custom_data` are deep copies without the entries that a checkpoint cannot store.
     """

@@ -45,13 +45,13 @@ class EpisodeReplay:
         self._due = num_env_steps
 
     def pass_over_missed(self, lengths: Callable[[], np.ndarray]) -> None:
-        """Discards the running episodes and logs a warning, if an error or Ctrl-C interrupted the last `replay` so that
-        callbacks missed steps.
+        """Discards the unfinished episodes and logs a warning, if an error or Ctrl-C interrupted the last `replay` so
+        that callbacks missed steps.
 
         Episodes that begin later are shown again.
 
         Args:
-            lengths: ``() -> int [B]``, steps of the environments' running episodes.
+            lengths: ``() -> int [B]``, steps of the environments' unfinished episodes.
         """
         if self._due is None:
             return
@@ -70,7 +70,7 @@ class EpisodeReplay:
             counts: bool ``[T, B]``, False for steps to skip; None: all count.
 
         Returns:
-            The episodes that ended in the block, then the running episodes.
+            The episodes that ended in the block, then the unfinished episodes.
         """
         terminateds, truncateds = self._form.flags(block)
         known = self._running.keys() | self._missed
@@ -103,7 +103,7 @@ class EpisodeReplay:
         return [*ended, *self._running.values()]
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the running episodes that callbacks have seen, as plain data; {} if there are none, or if `replay`
+        """Returns the unfinished episodes that callbacks have seen, as plain data; {} if there are none, or if `replay`
         has not processed all sampled steps.
         """
         episodes = list(self._running.values())
@@ -113,14 +113,14 @@ class EpisodeReplay:
         return {"env_indices": list(self._running), "lengths": lengths, **self._form.stored(episodes)}
 
     def set_state(self, state: Mapping[str, Any], lengths: np.ndarray) -> None:
-        """Restores the running episodes from a result of `get_state`; callback hooks are not called for their earlier
-        steps.
+        """Restores the unfinished episodes from a result of `get_state`; callback hooks are not called for their
+        earlier steps.
 
         Args:
             state: Result of `get_state` or `joined_states`; ``{}`` if these episodes were not watched.
-            lengths: int ``[B]``, steps of the environments' running episodes. If `state` has no episode of that length
-                for an environment, the environment's next episode is the first one to be shown. Episodes of other
-                environments are ignored.
+            lengths: int ``[B]``, steps of the environments' unfinished episodes. If `state` has no episode of that
+                length for an environment, the environment's next episode is the first one to be shown. Episodes of
+                other environments are ignored.
         """
         self._due = None
         length_of = dict(enumerate(lengths.tolist(), start=self._first_env))

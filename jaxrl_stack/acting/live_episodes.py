@@ -17,7 +17,7 @@ from jaxrl_stack.utils.nested import owned, row
 from jaxrl_stack.utils.notices import notice_once
 
 JOINED_STEPS = 128
-"""Number of steps up to which earlier chunks of a running episode are joined."""
+"""Number of steps up to which earlier chunks of an unfinished episode are joined."""
 MOST_EARLIER_STEPS = 2**16
 """Approximate maximum number of earlier steps of a long episode that are kept for ``on_episode_end``."""
 
@@ -25,17 +25,17 @@ MOST_EARLIER_STEPS = 2**16
 class LiveEpisodes:
     """Running single-agent episodes as objects, one per environment, extended step by step.
 
-    The last observation of a running episode is the environment's until the module acts on it; then the module's input
-    replaces it. If a connector puts its own observations into the batch and leaves the episodes unchanged, running
-    episodes keep the environment's observations, since the connector may read earlier ones. Episodes that are returned
-    contain the module's inputs.
+    The last observation of an unfinished episode is the environment's until the module acts on it; then the module's
+    input replaces it. If a connector puts its own observations into the batch and leaves the episodes unchanged,
+    unfinished episodes keep the environment's observations, since the connector may read earlier ones. Episodes that
+    are returned contain the module's inputs.
 
     Args:
         call: ``(hook name, env index, episode, **more)``; called for ``on_episode_created``, ``on_episode_start``,
             ``on_episode_step`` and ``on_episode_end``.
         num_envs: ``B``.
         len_lookback_buffer: Number of steps of the previous chunk that a chunk keeps.
-        keeps_chunks: Whether earlier chunks of running episodes are kept for ``on_episode_end``. They are joined, so
+        keeps_chunks: Whether earlier chunks of unfinished episodes are kept for ``on_episode_end``. They are joined, so
             that their number does not depend on the lengths of recordings, and limited to about `MOST_EARLIER_STEPS`
             steps.
     """
@@ -50,7 +50,7 @@ class LiveEpisodes:
         self._chunks: list[list[SingleAgentEpisode]] = [[] for _ in range(num_envs)]
         self._finished: list[tuple[int, SingleAgentEpisode]] = []
         self._last_inputs: Any = None
-        # The module's inputs for a running episode that keeps the environment's observations, look-back included.
+        # The module's inputs for an unfinished episode that keeps the environment's observations, look-back included.
         self._seen: list[list[Any]] = [[] for _ in range(num_envs)]
 
     def start(self, index: int, observation: Any, info: dict) -> None:
@@ -63,12 +63,12 @@ class LiveEpisodes:
         self._call("on_episode_start", index, episode)
 
     def saw(self, observations: Any, keeps_own: bool = False) -> None:
-        """Replaces the last observation of each running episode by the module's input, which connectors computed from
-        it.
+        """Replaces the last observation of each unfinished episode by the module's input, which connectors computed
+        from it.
 
         Args:
             observations: The module's inputs, ``[B, ...]``.
-            keeps_own: Whether running episodes keep the environments' observations until they are returned.
+            keeps_own: Whether unfinished episodes keep the environments' observations until they are returned.
         """
         for index, episode in enumerate(self.episodes):
             if episode.is_done:
@@ -86,7 +86,7 @@ class LiveEpisodes:
         episode.observations.data[-len(seen) :] = seen
 
     def append(self, step: Any, columns: dict[str, Any], next_obs: Any, weights_seq_no: int) -> None:
-        """Appends one vector step (a step of all environments) to the running episodes. Ended episodes remain in
+        """Appends one vector step (a step of all environments) to the unfinished episodes. Ended episodes remain in
         `episodes` until `begin` replaces them.
 
         Args:
@@ -146,7 +146,7 @@ class LiveEpisodes:
         return finished
 
     def cut(self) -> list[SingleAgentEpisode]:
-        """Cuts the running episodes: returns their steps so far as chunks. Each episode continues in a new chunk."""
+        """Cuts the unfinished episodes: returns their steps so far as chunks. Each episode continues in a new chunk."""
         chunks = []
         for index, episode in enumerate(self.episodes):
             if episode.is_done or not len(episode):
@@ -165,7 +165,7 @@ class LiveEpisodes:
         return chunks
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the running episodes as plain data for checkpoints; call `take_finished` before."""
+        """Returns the unfinished episodes as plain data for checkpoints; call `take_finished` before."""
         return {
             "episodes": [stored_episode(episode) for episode in self.episodes],
             "earlier_chunks": [[stored_episode(chunk) for chunk in chunks] for chunks in self._chunks],
@@ -173,8 +173,8 @@ class LiveEpisodes:
         }
 
     def set_state(self, state: Mapping[str, Any], without: Collection[int] = ()) -> None:
-        """Restores the running episodes from a result of `get_state`, except for the environments with the indices in
-        `without`. Calls no callback hooks.
+        """Restores the unfinished episodes from a result of `get_state`, except for the environments with the indices
+        in `without`. Calls no callback hooks.
         """
         for index in set(range(len(self.episodes))).difference(without):
             self.episodes[index] = restored_episode(state["episodes"][index])

@@ -77,7 +77,7 @@ class LiveMultiAgentEpisodes:
         self._outputs[index][agent] = {**outputs, WEIGHTS_SEQ_NO: weights_seq_no}
 
     def see(self, index: int, agent: Any, inputs: Any, at: int) -> None:
-        """Replaces an agent's last observation in its running episode by the module's input for it: row `at` of
+        """Replaces an agent's last observation in its unfinished episode by the module's input for it: row `at` of
         `inputs`, arrays ``[rows, ...]``.
         """
         episode = self.episodes[index].agent_episodes.get(agent)
@@ -126,7 +126,7 @@ class LiveMultiAgentEpisodes:
         return finished
 
     def cut(self) -> list[MultiAgentEpisode]:
-        """Cuts the running episodes: returns their steps so far as chunks. Each episode continues in a new chunk."""
+        """Cuts the unfinished episodes: returns their steps so far as chunks. Each episode continues in a new chunk."""
         chunks = []
         for index, episode in enumerate(self.episodes):
             if len(episode):

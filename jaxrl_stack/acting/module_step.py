@@ -30,8 +30,8 @@ StateT = TypeVar("StateT", bound="ModuleState")
 
 @struct.dataclass
 class ModuleState:
-    """State of a policy between steps, for ``B`` rows of one module (agents in running episodes): connectors, recurrent
-    state, previous actions and rewards.
+    """State of a policy between steps, for ``B`` rows of one module (agents in unfinished episodes): connectors,
+    recurrent state, previous actions and rewards.
 
     Attributes:
         env_to_module: State of the env-to-module pipeline.

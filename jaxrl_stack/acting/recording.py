@@ -138,7 +138,7 @@ class SampleBlock:
             of them, see `core.frames`), actions, rewards (of the environment), terminateds, truncateds, final_obs
             (valid where truncated and in the last row) and the module's outputs; of recurrent states only those at the
             starts of chunks. loss_mask is present if a row was only a reset, or if an environment failed: then it is
-            False for the whole running episode.
+            False for the whole unfinished episode.
         report: Statistics and state of the runner.
     """
 
@@ -245,7 +245,7 @@ class Recording:
         self.resets[self.num_steps] = where
 
     def drop_running(self, index: int) -> None:
-        """Discards the running episode of an environment that failed in the last step."""
+        """Discards the unfinished episode of an environment that failed in the last step."""
         end = self.num_steps
         if self._valid is None:
             self._valid = np.ones(self.rewards.shape, bool)

@@ -83,16 +83,16 @@ class RolloutRecording(Protocol):
         ...
 
     def drop_running(self, index: int) -> None:
-        """Discards the running episode of an environment that failed in the last step."""
+        """Discards the unfinished episode of an environment that failed in the last step."""
         ...
 
 
 class Rollout(Protocol):
     """Interface of the loop that steps host environments and records the steps; between recordings it stores the
-    environments' state and running episodes.
+    environments' state and unfinished episodes.
 
     Attributes:
-        live: Running episodes as objects, from the first `reset` on; None where they are not needed.
+        live: Unfinished episodes as objects, from the first `reset` on; None where they are not needed.
         num_recordings: Index of the next recording.
     """
 
@@ -143,11 +143,11 @@ class Rollout(Protocol):
         ...
 
     def cut(self) -> list[Any]:
-        """Cuts the running episodes: returns their steps so far as chunks. Each episode continues in a new chunk."""
+        """Cuts the unfinished episodes: returns their steps so far as chunks. Each episode continues in a new chunk."""
         ...
 
     def forget_episodes(self) -> None:
-        """Discards the objects of running episodes, if only `EnvRunner.sample` reads them. Objects that callbacks,
+        """Discards the objects of unfinished episodes, if only `EnvRunner.sample` reads them. Objects that callbacks,
         connectors or preprocessors of agents read remain.
         """
         ...

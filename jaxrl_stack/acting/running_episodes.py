@@ -1,4 +1,4 @@
-"""Returns and lengths of running episodes, computed from the rewards and ends in a rollout."""
+"""Returns and lengths of unfinished episodes, computed from the rewards and ends in a rollout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxrl_stack.ops.reductions import compensated_add
 
 @struct.dataclass
 class RunningEpisodes:
-    """Return and length so far of each environment's running episode: arrays ``[B]``, or ``[T, B]`` with the values
+    """Return and length so far of each environment's unfinished episode: arrays ``[B]``, or ``[T, B]`` with the values
     after each of T steps.
 
     Attributes:
@@ -26,7 +26,7 @@ class RunningEpisodes:
 
     @classmethod
     def empty(cls, num_envs: int) -> RunningEpisodes:
-        """Creates the return and length statistics of B running episodes that have no steps yet.
+        """Creates the return and length statistics of B unfinished episodes that have no steps yet.
 
         Args:
             num_envs: ``B``.
@@ -37,7 +37,7 @@ class RunningEpisodes:
     def extend(
         self, rewards: jax.Array, ended: jax.Array, steps: jax.Array | None = None
     ) -> tuple[RunningEpisodes, RunningEpisodes]:
-        """Adds the rewards and steps of a whole rollout to the running episodes' returns and lengths. It is called
+        """Adds the rewards and steps of a whole rollout to the unfinished episodes' returns and lengths. It is called
         after the rollout's loop, because each array in the loop's carry costs time.
 
         Args:
@@ -46,7 +46,7 @@ class RunningEpisodes:
             steps: bool ``[T, B]``, steps that count for lengths; None: all steps.
 
         Returns:
-            ``(running episodes after the rollout [B], episodes after each step [T, B], before new ones begin)``.
+            ``(unfinished episodes after the rollout [B], episodes after each step [T, B], before new ones begin)``.
         """
         num_steps = ended.shape[0]
         # For each step: the sum of rewards over the last `reach` steps of its episode, and the number of steps since

@@ -18,7 +18,7 @@ from jaxrl_stack.episodes.segments import Segments, segments
 FINAL_INFOS = "final_infos"
 """Column of a block with `Columns.INFOS`: infos of the observations after the steps."""
 MOST_HELD_BYTES = 2**29
-"""Limit for the bytes of held steps of running episodes; above it all running episodes are cut."""
+"""Limit for the bytes of held steps of unfinished episodes; above it all unfinished episodes are cut."""
 
 _AFTER_STEPS = {Columns.OBS: Columns.FINAL_OBS, Columns.INFOS: FINAL_INFOS}
 """Mapping from columns of values before a step to columns of the same values after the step."""
@@ -28,7 +28,7 @@ _NOT_RECORDED = {*_AFTER_STEPS.values(), Columns.LOSS_MASK, Columns.RESETS}
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """Stored steps of running episodes, ordered by environment and time.
+    """Stored steps of unfinished episodes, ordered by environment and time.
 
     Attributes:
         columns: ``{column: pytree of [n, ...]}``.
@@ -53,8 +53,8 @@ class StepsBuilder:
     """Cuts recorded blocks of steps into episodes, for data files. Steps are stored until their episode ends, so that
     each episode is contiguous in a file.
 
-    A running episode is cut, and continues as another piece with the same id, if it has at least `max_rows` rows after
-    a block. All running episodes are cut if the held steps take more than `MOST_HELD_BYTES`.
+    An unfinished episode is cut, and continues as another piece with the same id, if it has at least `max_rows` rows
+    after a block. All unfinished episodes are cut if the held steps take more than `MOST_HELD_BYTES`.
 
     Args:
         name: Prefix of the ids of episodes; no other ids may have it.
@@ -66,19 +66,19 @@ class StepsBuilder:
         self._max_rows = max_rows
         self._next_number = 0
         self._held: list[_Rows] = []
-        # For each environment, once the first block is known: the number of its running episode, or `_NO_EPISODE`, the
-        # steps of this episode so far, and how many of these are held.
+        # For each environment, once the first block is known: the number of its unfinished episode, or `_NO_EPISODE`,
+        # the steps of this episode so far, and how many of these are held.
         self._number = self._t = self._num_held = np.zeros(0, np.int64)
         # Values after the last steps, {column: pytree of [B, ...]}.
         self._after: dict[str, Any] = {}
 
     @property
     def num_held(self) -> int:
-        """Number of stored steps of running episodes."""
+        """Number of stored steps of unfinished episodes."""
         return int(self._num_held.sum())
 
     def add(self, columns: Mapping[str, Any], counts: np.ndarray | None = None) -> Steps | None:
-        """Appends a block of recorded steps to the running episodes. Returns a table with the steps of the episodes
+        """Appends a block of recorded steps to the unfinished episodes. Returns a table with the steps of the episodes
         that ended or were cut.
 
         Args:
@@ -130,8 +130,8 @@ class StepsBuilder:
         return self._taken(number[taken], after)
 
     def cut(self) -> Steps | None:
-        """Removes and returns the stored steps of running episodes, which continue later under the same id. None if no
-        steps are stored.
+        """Removes and returns the stored steps of unfinished episodes, which continue later under the same id. None if
+        no steps are stored.
         """
         envs = np.flatnonzero(self._num_held)
         after = {name: jax.tree.map(lambda x: x[envs], own) for name, own in self._after.items()}
@@ -162,7 +162,7 @@ class StepsBuilder:
 
     def _segments(self, columns: Mapping[str, Any], counts: np.ndarray | None) -> Segments:
         """Divides a block of recorded steps into segments, each from one episode; the first segment of an environment
-        may continue a running episode.
+        may continue an unfinished episode.
         """
         terminateds, truncateds = columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS]
         if len(self._number) != terminateds.shape[1]:
@@ -223,8 +223,8 @@ class StepsBuilder:
     def _forget_others(self) -> None:
         """Frees the memory of stored steps whose episodes have ended or were dropped.
 
-        For that, the steps of running episodes are copied. Held rows of a block are kept unchanged if at least half of
-        them belong to running episodes.
+        For that, the steps of unfinished episodes are copied. Held rows of a block are kept unchanged if at least half
+        of them belong to unfinished episodes.
         """
         running = self._number[self._num_held > 0]
         held = []

@@ -30,7 +30,7 @@ class ChunkJoiner:
 
     @property
     def num_held(self) -> int:
-        """Number of stored steps of running episodes."""
+        """Number of stored steps of unfinished episodes."""
         return sum(part.num_steps for parts in self._held.values() for part in parts)
 
     def add(self, episodes: Sequence[SingleAgentEpisode]) -> Steps | None:
@@ -54,8 +54,8 @@ class ChunkJoiner:
         return _together(out)
 
     def cut(self) -> Steps | None:
-        """Removes and returns the stored steps of running episodes, which continue later under the same id. None if no
-        steps are stored.
+        """Removes and returns the stored steps of unfinished episodes, which continue later under the same id. None if
+        no steps are stored.
         """
         held, self._held = self._held, {}
         return _together(list(held.values()))

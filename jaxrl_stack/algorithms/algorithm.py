@@ -1011,8 +1011,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
         All other modules keep their weights, optimizer states, connector statistics and random streams bit for bit, and
         counters and metrics continue. The next `train` compiles programs again. If agents get other policies, and
-        always on the host, running episodes are dropped and new ones begin. Learners and EnvRunners become new objects:
-        get them from the algorithm again.
+        always on the host, unfinished episodes are dropped and new ones begin. Learners and EnvRunners become new
+        objects: get them from the algorithm again.
 
         Args:
             module_id: Id of the new module.
@@ -1117,7 +1117,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             algo.change_mapping(lambda agent_id, episode, **kwargs: "main" if agent_id == 0 else "v1")
             algo.change_mapping(policies_to_train=["main"])
 
-        All modules keep their state, as in `add_module`, and running episodes are dropped as there. The next `train`
+        All modules keep their state, as in `add_module`, and unfinished episodes are dropped as there. The next `train`
         compiles programs again. Values that are already in use change nothing. `add_module` and `remove_module`
         can change the same settings together with the modules. `restore_from_path` changes neither setting: with a
         checkpoint from before the call, the algorithm keeps the new mapping.
@@ -1129,7 +1129,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         Raises:
             RuntimeError: If the only policy is "default_policy", or training or an evaluation is running.
             ValueError: If an argument does not fit the environment or the policies. The policies, their state and the
-                mapping have not changed then. If the new programs cannot be built, running episodes are dropped.
+                mapping have not changed then. If the new programs cannot be built, unfinished episodes are dropped.
         """
         self._check_is_running()
         arguments = {"policy_mapping_fn": policy_mapping_fn, "policies_to_train": policies_to_train}

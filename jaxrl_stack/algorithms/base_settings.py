@@ -429,7 +429,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
         static("output_write_infos", False, boolean, "Record the environments' infos as well, as JSON.", RUNNER),
         static("output_max_rows_per_file", 100_000, integer(2), "Maximum of rows per file.", RUNNER),
         static("output_write_remaining_data", True, boolean,
-            "Whether to write running episodes up to their present step when the algorithm stops.", RUNNER),
+            "Whether to write unfinished episodes up to their present step when the algorithm stops.", RUNNER),
         static("output_compress_columns", ["obs", "new_obs"], name_list,
             "Columns to compress, with LZ4.", RUNNER),
         static("output_write_method", "write_parquet", one_of("write_parquet"), "Writer of files.", RUNNER),

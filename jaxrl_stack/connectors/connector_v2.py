@@ -541,7 +541,7 @@ class PureConnector(ConnectorV2):
         return {}
 
     def _fields_from_episodes(self, episodes: Sequence[Any], module_ids: Iterable[str]) -> dict[str, Any]:
-        """Returns ConnectorContext fields, such as previous actions, that can be read from running episodes."""
+        """Returns ConnectorContext fields, such as previous actions, that can be read from unfinished episodes."""
         return {}
 
     def _resize(self, num_envs: int, all_reset: bool) -> None:

@@ -274,7 +274,7 @@ def _observations(
         names = declaring[-1:] or [name for name, _ in on_host]
         source = " and ".join(f"Host connector {name!r}" for name in names) or "The environments"
     else:
-        raise ValueError("The host connectors need the running episodes: pass `episodes`, one per environment.")
+        raise ValueError("The host connectors need the unfinished episodes: pass `episodes`, one per environment.")
     try:
         if observations is None:
             observations = stack_items([episode.get_observations(-1) for episode in episodes], "the observations")
@@ -293,7 +293,7 @@ def _observations(
 
 
 def _one_item_per_episode(name: str, data: Any, episodes: Episodes, source: str) -> Any:
-    """Converts a column with one item per running episode to arrays ``[B, ...]``; arrays stay unchanged."""
+    """Converts a column with one item per unfinished episode to arrays ``[B, ...]``; arrays stay unchanged."""
     if is_by_episode(data):
         keys = [episode_key(episode) for episode in episodes]
         wrong = {key: len(data.get(key, ())) for key in [*keys, *data] if len(data.get(key, ())) != 1}
@@ -301,7 +301,7 @@ def _one_item_per_episode(name: str, data: Any, episodes: Episodes, source: str)
         if wrong:
             raise ValueError(
                 f"{source} gave column {name!r} a wrong number of items, by episode: {wrong}. Give exactly one item "
-                "per running episode."
+                "per unfinished episode."
             )
         rows = stack_items([data[key][0] for key in keys], f"column {name!r} ({source})")
     elif isinstance(data, list):
@@ -312,7 +312,7 @@ def _one_item_per_episode(name: str, data: Any, episodes: Episodes, source: str)
     if episodes and sizes != {(len(episodes),)}:
         raise ValueError(
             f"{source} gave column {name!r} arrays of shapes {[np.shape(leaf) for leaf in jax.tree.leaves(rows)]}. "
-            f"The first axis must have length {len(episodes)}: one row per running episode."
+            f"The first axis must have length {len(episodes)}: one row per unfinished episode."
         )
     return rows
 

@@ -66,7 +66,7 @@ class AgentTimes(NamedTuple):
     count vector steps (steps of all environments at once) within one `Part`, the result of one `sample()` call.
 
     Row ``s * B + i`` is agent s of the module in environment i. If the part continues the part before (see
-    `RecordingId.serial`), the running episode of environment i continues, too, unless ``ends[-1, i]`` is True in the
+    `RecordingId.serial`), the unfinished episode of environment i continues, too, unless ``ends[-1, i]`` is True in the
     part before, or ``counts[0, i]`` is False in this one.
 
     Attributes:

@@ -74,7 +74,7 @@ class AgentPreprocessing:
 
         Args:
             observations: By agent, of the agents that observe.
-            episode: The running episode, as it was before these observations came.
+            episode: The unfinished episode, as it was before these observations came.
 
         Raises:
             ValueError: A connector returns observations of other agents, or, in an agent's first one, what does not fit

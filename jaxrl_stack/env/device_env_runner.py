@@ -327,13 +327,13 @@ class DeviceEnvRunner(EnvRunner):
 
         Args:
             num_timesteps: Least number of env steps (with ``count_steps_by="agent_steps"``: of agents' steps); the
-                next call continues the running episodes. Default: ``rollout_fragment_length`` steps of every
+                next call continues the unfinished episodes. Default: ``rollout_fragment_length`` steps of every
                 environment.
             num_episodes: Instead, reset all environments and return exactly ``n = num_episodes`` finished episodes,
                 the first ``n // B + (i < n % B)`` of environment ``i``; the next call resets all environments, too.
             explore: Whether to sample actions instead of taking the greedy ones; None: ``config.explore``.
             random_actions: Draw actions from the action space, not from the policy.
-            force_reset: Reset all environments first and drop running episodes.
+            force_reset: Reset all environments first and drop unfinished episodes.
 
         Raises:
             ValueError: `num_timesteps` and `num_episodes` are both given, or one of them is below 1.
@@ -475,7 +475,7 @@ class DeviceEnvRunner(EnvRunner):
             key: PRNG key of this evaluation.
             num_episodes: Exact number of episodes; or
             num_timesteps: Number of env steps, rounded up to a multiple of ``B``.
-            reset: Reset all environments first. Otherwise, the running episodes of the last evaluation with the same
+            reset: Reset all environments first. Otherwise, the unfinished episodes of the last evaluation with the same
                 number of environments continue, and the first episodes that end count.
 
         Returns:

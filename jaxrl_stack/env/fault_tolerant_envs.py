@@ -153,7 +153,7 @@ class FaultTolerantEnvs:
         has_stepped: Whether there was a step in which no environment failed, or a successful replay of steps: failures
             are tolerated after it.
         has_recorded: Whether the recording that was accepted last has valid steps, or had no failures.
-        replayable: Seeds and actions of running episodes with ``replayable_episodes``; else None.
+        replayable: Seeds and actions of unfinished episodes with ``replayable_episodes``; else None.
     """
 
     config: dataclasses.InitVar[AlgorithmConfig]
@@ -235,7 +235,7 @@ class FaultTolerantEnvs:
 
     def _make_replayable(self, vector: Any) -> None:
         """Makes a new vector of environments take the seed of every reset from `replayable`, which records the seeds,
-        so that running episodes can be restored later from seeds and actions.
+        so that unfinished episodes can be restored later from seeds and actions.
         """
         if not getattr(vector, "can_replay", False):
             vector.close()
@@ -316,7 +316,7 @@ class FaultTolerantEnvs:
         self.seeds = self.replayable.seeds
 
     def restore_episodes(self, state: Mapping[str, Any], obs: Any, returns: np.ndarray) -> RestoredEpisodes:
-        """Restores the running episodes in a saved ``replayable.get_state()`` by replay; see
+        """Restores the unfinished episodes in a saved ``replayable.get_state()`` by replay; see
         `ReplayableEpisodes.restore`.
 
         If some cannot be restored, a warning names their environments, which start new episodes. After a successful

@@ -1,4 +1,4 @@
-"""Env-to-module connectors that run in Python, outside jit, on the running episodes of several environments."""
+"""Env-to-module connectors that run in Python, outside jit, on the unfinished episodes of several environments."""
 
 from __future__ import annotations
 

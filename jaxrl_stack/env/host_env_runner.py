@@ -184,7 +184,7 @@ class HostEnvRunner(EnvRunner):
     def make_env(self) -> None:
         """Closes the present environments and creates new ones from `config`.
 
-        The next ``sample()`` resets them; running episodes are dropped. Example of a change of the task::
+        The next ``sample()`` resets them; unfinished episodes are dropped. Example of a change of the task::
 
             def set_task(env_runner):
                 env_runner.config.environment(env_config={"task": 2})
@@ -373,7 +373,7 @@ class HostEnvRunner(EnvRunner):
 
         Args:
             num_timesteps: Least number of env steps (with ``count_steps_by="agent_steps"``: of steps that agents
-                complete); the next call continues the running episodes. Default: with
+                complete); the next call continues the unfinished episodes. Default: with
                 ``batch_mode="truncate_episodes"``, ``rollout_fragment_length`` steps of every environment; with
                 ``"complete_episodes"``, one episode of each.
             num_episodes: Instead, reset all environments and return exactly ``n = num_episodes`` finished episodes,
@@ -381,7 +381,7 @@ class HostEnvRunner(EnvRunner):
                 next call resets all environments, too.
             explore: Whether to sample actions instead of taking the greedy ones; None: ``config.explore``.
             random_actions: Draw actions from the action space, not from the policy.
-            force_reset: Reset all environments first and drop running episodes.
+            force_reset: Reset all environments first and drop unfinished episodes.
 
         Raises:
             ValueError: If both amounts are given, one is below 1, this runner has no environments, or one of them
@@ -562,8 +562,8 @@ class HostEnvRunner(EnvRunner):
 
     @property
     def _call_for_episode(self) -> Callable[..., None]:
-        """Function that calls a method of the user's callbacks for a running episode, with this runner and its metrics
-        logger as arguments.
+        """Function that calls a method of the user's callbacks for an unfinished episode, with this runner and its
+        metrics logger as arguments.
         """
         return functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
 
@@ -732,7 +732,7 @@ class HostEnvRunner(EnvRunner):
         }
 
     def _running_episodes(self) -> dict[str, Any]:
-        """Returns the data from which `_continue_episodes` restores the running episodes: reset seeds, actions and
+        """Returns the data from which `_continue_episodes` restores the unfinished episodes: reset seeds, actions and
         recorded steps.
         """
         assert self._envs.replayable is not None
@@ -745,7 +745,7 @@ class HostEnvRunner(EnvRunner):
         }
 
     def _continue_episodes(self, state: Mapping[str, Any] | None) -> None:
-        """Restores the running episodes from a result of `_running_episodes`; with None, starts new ones."""
+        """Restores the unfinished episodes from a result of `_running_episodes`; with None, starts new ones."""
         envs = self._envs
         rollout: Any = self._rollout
         self.num_episodes_not_restored = 0 if state is None else int(state["num_not_restored"])
@@ -779,7 +779,7 @@ class HostEnvRunner(EnvRunner):
         """Hook for subclasses that record steps to files, called after episodes were restored.
 
         Args:
-            lengths: Steps of the running episodes, int64 ``[B]``.
+            lengths: Steps of the unfinished episodes, int64 ``[B]``.
             infos: Last info of each environment, from a reset or from the last replayed step.
         """
 

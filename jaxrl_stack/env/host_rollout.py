@@ -30,7 +30,7 @@ from jaxrl_stack.utils.nested import owned
 from jaxrl_stack.utils.spaces import zeros
 
 _STORED = ("reset", "prev_actions", "prev_rewards", "returns", "lengths", "recurrent")
-"""Names of the arrays ``[B, ...]`` that running episodes need between two recordings, apart from observations."""
+"""Names of the arrays ``[B, ...]`` that unfinished episodes need between two recordings, apart from observations."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -45,8 +45,8 @@ class HostRollout:
         metrics: Counts steps, ended episodes and durations.
         host_connectors: Connectors that run in Python; None if there are none.
         builder: Builds episodes from recordings; used if `live` is None.
-        make_live: ``() -> LiveEpisodes``, if something looks at every step of running episodes; else None.
-        live: Running episodes, from the first `reset` on; None if they are not needed.
+        make_live: ``() -> LiveEpisodes``, if something looks at every step of unfinished episodes; else None.
+        live: Unfinished episodes, from the first `reset` on; None if they are not needed.
         num_recordings: Number of recordings of `record`.
     """
 
@@ -86,8 +86,8 @@ class HostRollout:
             self.host_connectors.update(self.live.episodes, mode)
 
     def _start(self, obs: Any, infos: Sequence[dict[str, Any]]) -> None:
-        """Clears the state of running episodes (returns, lengths, previous actions) and starts new ones from the first
-        observations ``[B, ...]``; connector states and recurrent states do not change.
+        """Clears the state of unfinished episodes (returns, lengths, previous actions) and starts new ones from the
+        first observations ``[B, ...]``; connector states and recurrent states do not change.
         """
         num_envs = self.envs.num_envs
         self._obs, self._watch = obs, self.envs.new_watch()
@@ -206,11 +206,11 @@ class HostRollout:
         )
 
     def cut(self) -> list[SingleAgentEpisode]:
-        """Returns the steps so far of each running episode as a chunk; later steps go into a new chunk."""
+        """Returns the steps so far of each unfinished episode as a chunk; later steps go into a new chunk."""
         return (self.live or self.builder).cut()
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the running episodes as plain data; `reset` must have been called.
+        """Returns the unfinished episodes as plain data; `reset` must have been called.
 
         States of connectors and environments are not included.
         """
@@ -265,7 +265,7 @@ class HostRollout:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Number of steps of each running episode so far, int64 ``[B]``."""
+        """Number of steps of each unfinished episode so far, int64 ``[B]``."""
         return self._lengths
 
     def forget_episodes(self) -> None:

@@ -24,7 +24,7 @@ _LONG_ABSENCE = 100
 
 
 class AgentsOfEpisode:
-    """Records which agents have appeared and ended in the running episode of one multi-agent environment, and checks
+    """Records which agents have appeared and ended in the unfinished episode of one multi-agent environment, and checks
     the return values of the environment's methods.
 
     Args:

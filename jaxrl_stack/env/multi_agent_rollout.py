@@ -49,7 +49,7 @@ class ModuleRows:
         actions: Result of `act`: actions of all rows, for the environments.
         packed: Result of `act`: outputs of the policy, packed as `PackedColumns` describes.
         completing: Rows whose agent steps become complete in this env step.
-        returns: ``R`` returns of the running episodes so far.
+        returns: ``R`` returns of the unfinished episodes so far.
         recording: The current recording.
     """
 
@@ -215,8 +215,8 @@ class MultiAgentRollout:
         preprocessing: Joint preprocessing of all agents' observations, before the modules' pipelines.
         metrics: Counts steps, ended episodes and durations.
         make_live: ``() -> LiveMultiAgentEpisodes``.
-        needs_live: Whether callbacks, host connectors or `preprocessing` read every step of running episodes.
-        live: Running episodes, from the first `reset` on; None if they are not needed.
+        needs_live: Whether callbacks, host connectors or `preprocessing` read every step of unfinished episodes.
+        live: Unfinished episodes, from the first `reset` on; None if they are not needed.
         num_recordings: Number of the next recording, which leaves one out where `reset` came in between.
     """
 
@@ -239,7 +239,7 @@ class MultiAgentRollout:
 
     @property
     def has_episodes(self) -> bool:
-        """Whether objects of the running episodes exist, so that `sample` can return episodes without a reset."""
+        """Whether objects of the unfinished episodes exist, so that `sample` can return episodes without a reset."""
         return self.live is not None
 
     def reset(self, mode: Mode, *, wants_episodes: bool) -> None:
@@ -247,7 +247,7 @@ class MultiAgentRollout:
 
         Args:
             mode: Mode of choosing actions.
-            wants_episodes: Whether running episodes are needed as objects.
+            wants_episodes: Whether unfinished episodes are needed as objects.
         """
         obs, infos = self.envs.reset()
         if self.num_recordings:
@@ -353,7 +353,7 @@ class MultiAgentRollout:
         return self._episodes_of_sample().take_finished()
 
     def cut(self) -> list[MultiAgentEpisode]:
-        """Returns the steps so far of each running episode as a chunk; later steps go into a new chunk."""
+        """Returns the steps so far of each unfinished episode as a chunk; later steps go into a new chunk."""
         return self._episodes_of_sample().cut()
 
     def _episodes_of_sample(self) -> LiveMultiAgentEpisodes:
@@ -366,7 +366,7 @@ class MultiAgentRollout:
             self.live = None
 
     def _show_acts(self, mode: Mode, weights_seq_no: int) -> None:
-        """Adds the inputs and outputs of the modules in the current env step to the episode objects of the running
+        """Adds the inputs and outputs of the modules in the current env step to the episode objects of the unfinished
         episodes.
         """
         live: Any = self.live
@@ -376,8 +376,8 @@ class MultiAgentRollout:
                 live.saw(index, agent, columns[id(module)], row, weights_seq_no)
 
     def _show_step(self, step: MultiAgentVectorStep, timesteps: int, *, is_last: bool) -> None:
-        """Adds the results of an environment step (observations, rewards, flags) to the episode objects of the running
-        episodes, and calls the users' callbacks.
+        """Adds the results of an environment step (observations, rewards, flags) to the episode objects of the
+        unfinished episodes, and calls the users' callbacks.
         """
         live: Any = self.live
         inputs = {}

@@ -35,11 +35,12 @@ Draws = Callable[[jax.Array, Any], dict[str, jax.Array]]
 
 
 class RandomizedState(NamedTuple):
-    """State of a `RandomizedJaxEnv`: the wrapped environment's state, and the parameters drawn for the running episode.
+    """State of a `RandomizedJaxEnv`: the wrapped environment's state, and the parameters drawn for the unfinished
+    episode.
 
     Attributes:
         env: State of the environment.
-        params: Parameters of the running episode that differ from the environment's, by name.
+        params: Parameters of the unfinished episode that differ from the environment's, by name.
     """
 
     env: Any
@@ -56,7 +57,7 @@ class RandomizedJaxEnv(JaxEnvWrapper[JaxEnv]):
         env: The environment, of one agent.
         draws: Makes the parameters of an episode; None keeps the environment's.
         scales: Distributions to scale privileged parameters by; {} adds none to observations. With some, observations
-            are ``{"state": observation, "privileged_state": float32 [n]}``: the scaled parameters of the running
+            are ``{"state": observation, "privileged_state": float32 [n]}``: the scaled parameters of the current
             episode, in alphabetical order, in [-1, 1] within their distributions.
 
     Attributes:

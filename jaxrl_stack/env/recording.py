@@ -107,7 +107,7 @@ def _takes_render_mode(config: AlgorithmConfig) -> bool:
 
 
 class _Camera:
-    """Callbacks that record videos: they render a frame of the running episodes in each step.
+    """Callbacks that record videos: they render a frame of the unfinished episodes in each step.
 
     Args:
         env: What the config says of the environment.
@@ -216,7 +216,7 @@ class _Camera:
 
 
 def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
-    """Yields the observations of a running episode that the policy has seen and that the video does not show yet.
+    """Yields the observations of an unfinished episode that the policy has seen and that the video does not show yet.
 
     Before it acts on an observation, the episode has the environment's, in the form that connectors get. After the last
     step it has what the policy would have seen.

@@ -1,4 +1,4 @@
-"""Reset seeds and recorded actions, from which running episodes of gymnasium environments are restored by replay."""
+"""Reset seeds and recorded actions, from which unfinished episodes of gymnasium environments are restored by replay."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class RestoredEpisodes(NamedTuple):
 
 
 class ReplayableEpisodes:
-    """Records the reset seeds and actions of ``B`` environments, from which their running episodes can be restored
+    """Records the reset seeds and actions of ``B`` environments, from which their unfinished episodes can be restored
     later by replay.
 
     A gymnasium environment does not return its state, but the seed of its last reset and the actions since then
     determine the state if the environment draws all random numbers from ``self.np_random``. Every reset gets a seed
     from the stream ``"episode"``: reset n of environment i has ``derived_seed("episode", *seeds, i, n)``.
 
-    Memory: the actions of all environments since the oldest running episode began, in arrays that double when they are
-    full.
+    Memory: the actions of all environments since the oldest unfinished episode began, in arrays that double when they
+    are full.
 
     Args:
         num_envs: ``B``.
@@ -60,7 +60,7 @@ class ReplayableEpisodes:
         # Number of seeds that each environment got, and the last one.
         self._num_resets = [0] * self._num_envs
         self._last_seed = [0] * self._num_envs
-        # Position of the next row, and of the first row of each running episode.
+        # Position of the next row, and of the first row of each unfinished episode.
         self._time = 0
         self._start = [0] * self._num_envs
 
@@ -85,7 +85,7 @@ class ReplayableEpisodes:
         self._time += 1
 
     def _make_room(self, actions: Any, leaves: Sequence[np.ndarray]) -> None:
-        """Makes space for further actions: discards actions of ended episodes, and enlarges the arrays if running
+        """Makes space for further actions: discards actions of ended episodes, and enlarges the arrays if unfinished
         episodes fill more than half of them.
         """
         first = min(self._start)
@@ -104,7 +104,7 @@ class ReplayableEpisodes:
     # -------------------------------------------------------------------------------------------------------- state
 
     def get_state(self, *, are_running: bool) -> dict[str, Any]:
-        """Returns the reset seeds and recorded actions of the running episodes as plain data, for checkpoints.
+        """Returns the reset seeds and recorded actions of the unfinished episodes as plain data, for checkpoints.
 
         Args:
             are_running: Whether the episodes continue; False if all environments are reset next.
@@ -149,7 +149,7 @@ class ReplayableEpisodes:
             state: Result of `get_state` for ``B`` environments.
             vector: The environments.
             obs: Stored last observations, ``[B, ...]``.
-            returns: float64 ``[B]``, stored returns of the running episodes so far.
+            returns: float64 ``[B]``, stored returns of the unfinished episodes so far.
             renew: Replaces an environment that raises an exception in its replay.
         """
         self.continue_seeds(state)

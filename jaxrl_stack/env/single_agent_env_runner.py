@@ -26,8 +26,8 @@ class SingleAgentEnvRunner(HostEnvRunner):
     If an environment raises, or returns an observation or a reward that is not finite, the current recording is
     dropped: connector statistics, counters and metrics are as before, and the next call resets all environments. The
     exception is raised. With ``restart_failed_sub_environments`` it is logged, the failed environment is replaced, with
-    a fresh seed, and only its running episode is left out: LOSS_MASK is False there, while connector statistics contain
-    it. If the others cannot continue (environments that step themselves, or numbers that are not finite, which
+    a fresh seed, and only its unfinished episode is left out: LOSS_MASK is False there, while connector statistics
+    contain it. If the others cannot continue (environments that step themselves, or numbers that are not finite, which
     connectors have seen), the whole recording is dropped, and sampling starts over. A failure in the first reset or the
     first step of its environments is always raised: it is a mistake of the set-up.
 

@@ -63,7 +63,7 @@ class NoOutput:
         """
 
     def restart(self, lengths: np.ndarray | None = None) -> None:
-        """Marks that the next block of steps does not continue the running episodes (`NoOutput`: does nothing); see
+        """Marks that the next block of steps does not continue the unfinished episodes (`NoOutput`: does nothing); see
         `StepsBuilder.restart`.
         """
 
@@ -71,7 +71,7 @@ class NoOutput:
         """Completes the file that is being written, if any.
 
         Args:
-            is_last: Whether no more steps follow: then running episodes are cut and written, unless
+            is_last: Whether no more steps follow: then unfinished episodes are cut and written, unless
                 ``output_write_remaining_data=False``.
         """
 

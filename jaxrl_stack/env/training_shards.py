@@ -123,7 +123,7 @@ class TrainingShards:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Number of steps of each running episode of this process so far, int ``[envs]``."""
+        """Number of steps of each unfinished episode of this process so far, int ``[envs]``."""
         if self._rollout is None:
             return np.zeros(0, int)
         return np.asarray(devices.own_shards(self.state.episodes.episode_length)).reshape(-1)

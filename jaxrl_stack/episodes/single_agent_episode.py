@@ -714,7 +714,8 @@ class SingleAgentEpisode:
         return {key: columns.get(key, InfiniteLookbackBuffer()) for key in outputs}
 
     def _chunk(self, start: int, stop: int, lookback: int) -> SingleAgentEpisode:
-        """Returns the steps `[start, stop)` as a running episode, with up to `lookback` preceding steps as lookback."""
+        """Returns the steps `[start, stop)` as an unfinished episode, with up to `lookback` preceding steps as
+        lookback."""
         if lookback < 0:
             raise ValueError(f"len_lookback_buffer={lookback} must be 0 or positive")
         chunk = SingleAgentEpisode(

@@ -332,7 +332,7 @@ class DeviceDriver(LocalDriver):
         return EnvRunnerGroup(self.env_runner, config=self.config, num_env_runners=0)
 
     def _start(self) -> None:
-        """Resets the training environments, their running episodes, and the driver's counters."""
+        """Resets the training environments, their unfinished episodes, and the driver's counters."""
         self.shards.start(self.config.root_seed)
         if self.league is not None:
             self.league.start()

@@ -438,7 +438,8 @@ class Driver(abc.ABC):
         self.step.set_kept_state(self, state)
 
     def write_output(self) -> None:
-        """Closes the files that record sampled steps, to make them readable; running episodes are not written yet."""
+        """Closes the files that record sampled steps, to make them readable; unfinished episodes are not written
+        yet."""
         self.env_runner_group.write_output()
         self.evaluation.write_output()
 

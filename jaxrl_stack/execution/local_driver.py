@@ -118,7 +118,7 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _own_state(self) -> dict[str, Any]:
-        """Part of the driver's state in checkpoints that belongs to no component, such as counters and running
+        """Part of the driver's state in checkpoints that belongs to no component, such as counters and unfinished
         episodes, ``{name: value}``.
         """
 

@@ -148,7 +148,8 @@ class Replay(HasState, Protocol):
         ...
 
     def cut(self, kept: Any) -> Any:
-        """Marks the ends of running episodes in the replay buffer, so that steps added later do not continue them."""
+        """Marks the ends of unfinished episodes in the replay buffer, so that steps added later do not continue
+        them."""
         ...
 
     def look_at(self, kept: Any, what: DrawForm, number: int, seed: int) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def state_for_modules(
     """Converts the saved state of a driver so that a driver with other modules can restore it. The learners' part must
     already be converted.
 
-    State of common modules, and state without module, is kept bit for bit. If agents get other modules, running
+    State of common modules, and state without module, is kept bit for bit. If agents get other modules, unfinished
     episodes of JAX environments are dropped, as are device replays of modules that now act for other agents.
 
     Args:

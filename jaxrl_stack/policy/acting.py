@@ -1,4 +1,4 @@
-"""State of a policy for running episodes, and the compiled programs that compute the policy's actions."""
+"""State of a policy for unfinished episodes, and the compiled programs that compute the policy's actions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from jaxrl_stack.utils.spaces import shape_dtype_struct
 
 @struct.dataclass
 class PolicyState(ModuleState):
-    """State of a policy for ``B`` running episodes: recurrent state, previous actions and connectors; a frozen pytree.
+    """State of a policy for ``B`` unfinished episodes: recurrent state, previous actions and connectors; a frozen
+    pytree.
 
     Connector statistics are the ones at the start of the episodes.
 
@@ -215,11 +216,11 @@ class PolicyProgram:
 
 
 class EpisodeTracker:
-    """Running episodes of a policy with host connectors (RLlib's ``__call__``), which may read and change the episodes.
-    Each `EpisodeTracker` can be used for one call.
+    """Unfinished episodes of a policy with host connectors (RLlib's ``__call__``), which may read and change the
+    episodes. Each `EpisodeTracker` can be used for one call.
 
     Args:
-        running: Running episodes, one per environment.
+        running: Unfinished episodes, one per environment.
         seen: Observations ``[B, ...]`` that the module acted on; they replace the last observations of the episodes.
             None leaves these unchanged.
         outputs: Outputs of the last actions, ``{column: [B, ...]}``; None before the first actions.
@@ -234,7 +235,7 @@ class EpisodeTracker:
                 episode.set_observations(new_data=row(seen, index), at_indices=-1)
 
     def extended(self, observations: Any, rewards: np.ndarray, resets: np.ndarray) -> list[SingleAgentEpisode]:
-        """Appends observations to the running episodes; starts new episodes where `resets` is True, and in all
+        """Appends observations to the unfinished episodes; starts new episodes where `resets` is True, and in all
         environments before the first actions.
 
         Raises:

@@ -211,7 +211,7 @@ def _write(target: Path, about: dict[str, Any], program: bytes, arrays: Mapping[
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExportedState:
-    """State of an exported policy for running episodes; a frozen pytree.
+    """State of an exported policy for unfinished episodes; a frozen pytree.
 
     Attributes:
         leaves: Arrays, as the program wants them.

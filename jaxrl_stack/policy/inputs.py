@@ -27,7 +27,7 @@ from jaxrl_stack.videos.video import Video, make_video
 
 
 class ActingState(Protocol):
-    """Interface of a policy's state for running episodes."""
+    """Interface of a policy's state for unfinished episodes."""
 
     @property
     def num_envs(self) -> int:

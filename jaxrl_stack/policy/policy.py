@@ -385,7 +385,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores the components in `state`, a result of `get_state`. Running episodes continue with their earlier
+        """Restores the components in `state`, a result of `get_state`. Unfinished episodes continue with their earlier
         connector statistics.
 
         Raises:

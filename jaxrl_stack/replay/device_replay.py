@@ -496,7 +496,7 @@ class DeviceReplay:
         return out
 
     def cut(self, state: ReplayState) -> ReplayState:
-        """Truncates the running episodes in the replay buffer at its newest row, so that steps added later do not
+        """Truncates the unfinished episodes in the replay buffer at its newest row, so that steps added later do not
         continue them.
         """
         envs = jnp.arange(self.num_envs, dtype=jnp.int32)

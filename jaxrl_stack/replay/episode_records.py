@@ -40,12 +40,12 @@ class Record:
 
 @dataclasses.dataclass(slots=True)
 class BlockStream:
-    """Running episodes of the environments of one runner, in a replay buffer. Each block (T steps of these
+    """Unfinished episodes of the environments of one runner, in a replay buffer. Each block (T steps of these
     environments) continues them.
 
     Attributes:
-        last: int32 ``[B]``, row of the last frame of the running episode; -1: none.
-        number: int64 ``[B]``, number of the running episode.
+        last: int32 ``[B]``, row of the last frame of the unfinished episode; -1: none.
+        number: int64 ``[B]``, number of the unfinished episode.
         t: int64 ``[B]``, number of its steps so far.
         serial: Number of the last block; None if blocks have no numbers.
     """

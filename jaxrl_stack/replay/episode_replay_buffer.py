@@ -45,11 +45,11 @@ class EpisodeReplayBuffer(Checkpointable):
     """Replay buffer of episodes and chunks of episodes, with uniform sampling of steps.
 
     * Chunks of an episode are joined by its id. Capacity counts steps. The oldest finished episode is evicted as a
-      whole; a running episode loses only as many of its oldest steps as needed.
+      whole; an unfinished episode loses only as many of its oldest steps as needed.
     * Every observation is stored once, in its own dtype, in preallocated arrays.
     * No item crosses a reset. An n-step window stops at the end of its episode, or at the last known step of a
-      running one; its length is then shorter. After a truncation or in a running episode, the window bootstraps from
-      the observation after it with ``gamma ** n_step``; after a termination it does not.
+      running one; its length is then shorter. After a truncation or in an unfinished episode, the window bootstraps
+      from the observation after it with ``gamma ** n_step``; after a termination it does not.
 
     Args:
         capacity: Largest number of steps.
@@ -288,9 +288,9 @@ class EpisodeReplayBuffer(Checkpointable):
                 are added; a block with another number of environments continues nothing.
             serial: Number of the block in its stream. If it does not follow the number of the last block, no episode
                 continues.
-            starts: bool ``[B]``, whether an environment was reset before row 0. None: a running episode continues if
-                the observation in row 0 equals the last observation of the previous block, bit for bit. If a connector
-                has changed it since (moving statistics), windows stop between the blocks.
+            starts: bool ``[B]``, whether an environment was reset before row 0. None: an unfinished episode continues
+                if the observation in row 0 equals the last observation of the previous block, bit for bit. If a
+                connector has changed it since (moving statistics), windows stop between the blocks.
 
         Raises:
             ValueError: If the block has more steps than the buffer, its data does not match the stored data, or a row
@@ -392,7 +392,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return same
 
     def _end(self, numbers: np.ndarray) -> None:
-        """Marks running episodes in the buffer as ended, so that blocks added later do not continue them."""
+        """Marks unfinished episodes in the buffer as ended, so that blocks added later do not continue them."""
         for number in numbers.tolist():
             record = self._records[number]
             record.is_running, record.stream = False, None

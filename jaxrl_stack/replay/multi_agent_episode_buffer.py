@@ -146,8 +146,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     * Complete steps are stored, each with the module that acted. Windows and sequences follow the agent's own time
       steps, and stop at the agent's end, also if the episode continues for other agents.
     * Capacity counts env steps. The oldest episode is evicted as a whole, for all modules at once. The newest episode
-      stays, even if it is larger than the capacity; it loses its oldest env steps when it continues. So does a running
-      episode that is added in blocks.
+      stays, even if it is larger than the capacity; it loses its oldest env steps when it continues. So does an
+      unfinished episode that is added in blocks.
     * Chunks of an episode are joined by its id. A later chunk of an evicted episode is a new episode.
     * Each module has a separate random generator: other modules do not change its draws.
 
@@ -467,7 +467,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         self._note_added()
 
     def end_streams(self) -> None:
-        """Ends the running episodes of `add_block`, because the environments are reset before the next blocks."""
+        """Ends the unfinished episodes of `add_block`, because the environments are reset before the next blocks."""
         for stream in list(self._streams):
             self._end_stream(stream)
 
@@ -481,8 +481,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
                 part._end(own.number[own.last >= 0])
 
     def _stream(self, stream: Hashable, num_envs: int, serial: int | None) -> EnvStream | None:
-        """Returns the running episodes that a new block (T steps of B environments) continues. None if the block is the
-        first one or does not continue the previous block; running episodes then end.
+        """Returns the unfinished episodes that a new block (T steps of B environments) continues. None if the block is
+        the first one or does not continue the previous block; unfinished episodes then end.
         """
         running = self._streams.get(stream)
         if running is None:
@@ -501,7 +501,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
 
         Args:
             stream: Id of the block's source.
-            running: Running episodes of this source.
+            running: Unfinished episodes of this source.
             counts: bool ``[T, B]``, vector steps that are env steps.
             ends: bool ``[T, B]``, whether an episode ended with them.
         """
@@ -521,7 +521,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return spans
 
     def _end(self, running: EnvStream, env: int) -> None:
-        """Truncates the running episode of an environment, if any."""
+        """Truncates the unfinished episode of an environment, if any."""
         id_, running.episodes[env], running.t[env] = running.episodes[env], None, 0
         if id_ is not None:
             self._close(id_, is_truncated=True)

@@ -1,4 +1,4 @@
-"""Running episodes of gymnasium environments that continue after a restart, from seeds and recorded actions."""
+"""Unfinished episodes of gymnasium environments that continue after a restart, from seeds and recorded actions."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ def test_callbacks_read_the_replay_buffer(looks_back):
 
 
 class LastThree(ConnectorV2):
-    """Puts the last three observations of the running episodes into the batch, and leaves the episodes alone."""
+    """Puts the last three observations of the unfinished episodes into the batch, and leaves the episodes alone."""
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         return gym.spaces.Box(-1.0, 2.0, (3,), np.float32)

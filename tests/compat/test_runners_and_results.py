@@ -124,7 +124,7 @@ def test_episodes_in_replay_are_of_one_task_each():
     )
     algo = config.reporting(min_sample_timesteps_per_iteration=16).build_algo()
     algo.train()
-    # Running episodes, of three steps by now, end here.
+    # Unfinished episodes, of three steps by now, end here.
     algo.env_runner_group.foreach_env_runner(functools.partial(set_task, task=7))
     algo.train()
     episodes = algo.driver.replay_buffer.episodes

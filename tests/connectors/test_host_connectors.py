@@ -312,7 +312,7 @@ def test_columns_need_one_item_per_episode():
         return {**batch, "goal": np.zeros(3)}
 
     episodes = running(np.zeros(2), np.zeros(2))
-    for function, message in ((twice, "exactly one item per running episode"), (three_rows, r"\(3,\)")):
+    for function, message in ((twice, "exactly one item per unfinished episode"), (three_rows, r"\(3,\)")):
         pipeline = EnvToModulePipeline(PHYSICS, ACTIONS, connectors=[HostOnly(function)])
         with pytest.raises(ValueError, match=f"Host connector 'HostOnly' gave column 'goal'.*{message}"):
             run_host_connectors(pipeline, episodes=episodes)
@@ -328,7 +328,7 @@ def test_failing_connectors_are_named():
         run_host_connectors(silent, episodes=running(np.zeros(2)))
     with pytest.raises(TypeError, match="Multi-agent episodes are not supported"):
         run_host_connectors(silent, episodes=[object()])
-    with pytest.raises(ValueError, match="need the running episodes"):
+    with pytest.raises(ValueError, match="need the unfinished episodes"):
         EnvToModulePipeline(PHYSICS, ACTIONS, connectors=[DecodeMessage()])(batch={})
 
 

@@ -113,7 +113,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(run):
 
 
 def test_another_module_changes_nothing_of_the_others(run):
-    """Not even what they draw, nor, in a JAX environment, the running episodes."""
+    """Not even what they draw, nor, in a JAX environment, the unfinished episodes."""
     driver, algo = run
     other = config_of(ENVS[driver]).build_algo()
     other.set_state(algo.get_state())

@@ -36,7 +36,7 @@ class Agent(Source):
         }
 
     def cut(self):
-        """The running episode ends, truncated; whether there was one."""
+        """The unfinished episode ends, truncated; whether there was one."""
         if not self.rows or self.ended(len(self.rows) - 1, 0):
             return False
         self.rows[-1] = self.rows[-1] | {"truncateds": np.ones(1, bool)}

@@ -33,7 +33,7 @@ class EnvToModulePipeline(ConnectorPipelineV2):
         and ``RESETS``; for other modules, or without episodes, returns the columns unchanged.
 
         Raises:
-            ValueError: A running episode does not have the module's last ``STATE_OUT``.
+            ValueError: An unfinished episode does not have the module's last ``STATE_OUT``.
         """
         is_multi = isinstance(rl_module, MultiRLModule)
         module = rl_module[single_agent(rl_module).module_id] if is_multi else rl_module
@@ -65,14 +65,14 @@ class EnvToModulePipeline(ConnectorPipelineV2):
 
 
 def _states_before(episodes: Sequence[Any], first: Any) -> Any:
-    """Returns the recurrent states before the next steps of running episodes, ``[B, ...]``; the initial state `first`
-    for episodes without steps.
+    """Returns the recurrent states before the next steps of unfinished episodes, ``[B, ...]``; the initial state
+    `first` for episodes without steps.
     """
     states = []
     for episode in episodes:
         if episode.t and Columns.STATE_OUT not in episode.extra_model_outputs:
             raise ValueError(
-                f"A running episode ({episode.t} steps) has no {Columns.STATE_OUT!r} in its extra model outputs, "
+                f"An unfinished episode ({episode.t} steps) has no {Columns.STATE_OUT!r} in its extra model outputs, "
                 "which the recurrent module needs. Pass the result `to_env` of the module-to-env pipeline: "
                 "episode.add_env_step(..., extra_model_outputs={name: column[0] for name, column in to_env.items()})."
             )

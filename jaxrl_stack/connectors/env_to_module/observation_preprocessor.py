@@ -106,7 +106,7 @@ def _preprocessed(connector: Any, name: str, observed: Any, episode: Any) -> Any
         connector: The connector.
         name: RLlib's name of the first argument.
         observed: Value of that argument.
-        episode: The running episode.
+        episode: The unfinished episode.
     """
     if {name, "episode"} <= set(_required_parameters(type(connector).preprocess)):
         return connector.preprocess(**{name: observed}, episode=episode)

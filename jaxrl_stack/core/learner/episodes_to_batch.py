@@ -49,7 +49,7 @@ def episodes_to_batch(
     devices.
 
     Lengths and numbers of columns are padded to powers of two, so that few shapes are compiled; padded rows have
-    ``LOSS_MASK`` False. A chunk of a running episode counts as truncated at its end.
+    ``LOSS_MASK`` False. A chunk of an unfinished episode counts as truncated at its end.
 
     Args:
         episodes: Episodes, finalized or not; their look-back is ignored.

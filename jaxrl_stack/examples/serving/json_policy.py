@@ -13,8 +13,8 @@ from jaxrl_stack.policy import Policy
 
 
 class JsonPolicy:
-    """Answers JSON requests for actions, and stores the recurrent states of running episodes. Several threads may share
-    one object.
+    """Answers JSON requests for actions, and stores the recurrent states of unfinished episodes. Several threads may
+    share one object.
 
     Args:
         policy: The policy that acts.
