@@ -416,7 +416,7 @@ def test_the_local_group(one):
     state = one.get_state(["rl_module", "counters"])
     assert state["learner"].keys() == {"rl_module", "counters"}
     one.set_state({})
-    with pytest.raises(ValueError, match="num_learners=0 learns in this process"):
+    with pytest.raises(ValueError, match="with num_learners=0 the learner is in this process"):
         one.update(batch=batch_of(8, 0), async_update=True)
     with pytest.raises(ValueError, match="exactly one data argument.*got none"):
         one.update()

@@ -1,4 +1,4 @@
-"""Conversion of episodes to padded blocks (batches ``[T, B, ...]`` with one episode per column), for
+"""Conversion of episodes to padded blocks (batches ``[T, B, ...]`` with one episode per index on axis B), for
 ``Learner.update(episodes=...)``.
 """
 
@@ -45,18 +45,18 @@ def episodes_to_batch(
     num_devices: int = 1,
     common_sizes: Callable[[dict[str, int]], dict[str, int]] | None = None,
 ) -> EpisodesAsBlocks:
-    """Converts episodes to padded batches ``[T, B, ...]`` with one episode per column, and splits the columns over
+    """Converts episodes to padded batches ``[T, B, ...]`` with one episode per index on axis B, and splits axis B over
     devices.
 
-    Lengths and numbers of columns are padded to powers of two, so that few shapes are compiled; padded rows have
-    ``LOSS_MASK`` False. A chunk of an unfinished episode counts as truncated at its end.
+    T, and B per device, are padded to powers of two, so that few shapes are compiled; padded rows have ``LOSS_MASK``
+    False. A chunk of an unfinished episode counts as truncated at its end.
 
     Args:
         episodes: Episodes, finalized or not; their look-back is ignored.
         modules: The learner's modules, by id.
         columns: For each episode further columns, ``{column: arrays [len(episode), ...]}``; they replace columns of the
             episode with the same name.
-        num_devices: ``D``; the number of columns is a multiple of it.
+        num_devices: ``D``; B is a multiple of D.
         common_sizes: Function from sizes by name to the sizes that all joined learners use, which are at least as
             large.
 
@@ -127,8 +127,8 @@ def _columns(episode: SingleAgentEpisode) -> dict[str, Any]:
 
 
 def _with_states(columns: dict[str, Any], episode: SingleAgentEpisode, module: RLModule) -> dict[str, Any]:
-    """Adds to an episode's columns ``STATE_IN``, the recurrent state before every step, and ``RESETS``, which marks the
-    start of an episode.
+    """Returns the columns of one episode with two more: ``STATE_IN``, the recurrent state before every step, and
+    ``RESETS``, which is True at the start of an episode. Leaves out ``STATE_OUT``.
 
     The state before a step is its recorded ``STATE_IN``, or else ``STATE_OUT`` of the step before. If ``STATE_IN`` is
     missing, the first state is the initial state at the start of an episode, else ``STATE_OUT`` of the last look-back
@@ -174,8 +174,8 @@ def _stacked(items: Any) -> Any:
 def _side_by_side(
     columns: list[dict[str, Any]], shape: tuple[int, int], num_devices: int
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Joins the columns of episodes to padded columns ``[T, B, ...]`` with one episode per column, ``(T, B) = shape``;
-    also returns the indices of the rows that are not padding.
+    """Pads the columns of episodes with zeros and stacks them to ``[T, B, ...]``, ``(T, B) = shape``, with one episode
+    per index on axis B. Also returns the indices of the rows (steps) that are not padding.
 
     The indices refer to the flattened block ``[D, T, B / D]``, episode by episode.
     """
@@ -195,7 +195,7 @@ def _side_by_side(
         if set(other) != names:
             raise ValueError(
                 f"The columns of episodes differ: {sorted(names)} in episode 0, {sorted(other)} in episode {i}. Pass "
-                "only episodes with the same extra model outputs."
+                "only episodes with the same extra model outputs; host connectors must add the same columns to all."
             )
     block = {name: jax.tree.map(lay_out, *[c[name] for c in columns]) for name in columns[0]}
     rows = [

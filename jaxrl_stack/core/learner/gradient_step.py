@@ -1,5 +1,5 @@
-"""Gradient step of a Learner, inside the compiled update: losses and gradients, then the hooks that change the
-parameters.
+"""Gradient step of a Learner, inside the compiled update: losses, gradients, and the Learner hooks that postprocess and
+apply the gradients.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Carry(NamedTuple):
 
 
 class _Linearized(NamedTuple):
-    """Losses of a minibatch, their derivative with respect to the parameters as a linear function, and auxiliary
-    outputs.
+    """Losses of a minibatch, their derivative as a linear function of parameter changes (see `LinearizedLosses`), and
+    auxiliary outputs.
     """
 
     values: dict[ModuleID, Any]
@@ -55,13 +55,13 @@ class _Linearized(NamedTuple):
 
 
 class _Shares(NamedTuple):
-    """Sums of losses, gradients and metrics over the microbatches of a minibatch.
+    """Contributions of one or several microbatches to the losses, gradients and metrics of a minibatch.
 
     Attributes:
-        rest: Non-parameter state of the modules after the last part.
-        losses: Sums of the parts' shares of the losses.
-        gradients: Sums of the parts' shares of the gradients, in the form of `as_vector`.
-        metrics: Merged metrics of the parts.
+        rest: Non-parameter state of the modules after the last microbatch.
+        losses: Sums of the microbatches' contributions to the losses.
+        gradients: Sums of the microbatches' contributions to the gradients, in the form of `as_vector`.
+        metrics: Merged metrics of the microbatches.
     """
 
     rest: dict[str, jax.Array]
@@ -136,8 +136,8 @@ class GradientStep:
     def _in_parts(
         self, trace: Trace, rest: dict[str, jax.Array], items: TakenFrom, index: Mapping[ModuleID, Any], first: Any
     ) -> tuple[dict[ModuleID, Any], LossOutputs]:
-        """Computes the losses of a minibatch and their auxiliary outputs: summed over its microbatches, averaged over
-        devices.
+        """Computes the losses of a minibatch (summed over its microbatches, averaged over devices) and the auxiliary
+        outputs of the losses.
 
         Stores the gradients, reduced in the same way, in `trace`.
         """
@@ -175,8 +175,8 @@ class GradientStep:
         return losses, LossOutputs(rest, metrics.exchanged(averages, slots), per_row)
 
     def _linearized(self, trace: Trace, rest: dict[str, jax.Array], items: TakenFrom, index: Any) -> _Linearized:
-        """Computes the losses of a minibatch or microbatch (the items at `index`), their derivative with respect to the
-        parameters as a linear function, and auxiliary outputs.
+        """Computes the losses of the items at `index` (a minibatch or microbatch), their derivative as a linear
+        function of parameter changes, and auxiliary outputs.
         """
         batch = {mid: own.take(index[mid]) for mid, own in items.items()}
         trained = {ref: trace.params[ref] for ref in trace.trained_refs}

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class RowForm:
-    """Array shapes of minibatches that are drawn as single steps; losses receive columns ``[m, ...]``.
+    """Array shapes of minibatches that are drawn as m single steps; losses receive columns ``[m, ...]``.
 
     Attributes:
         is_masked: Whether the column ``LOSS_MASK`` exists.
@@ -59,36 +59,36 @@ class RowForm:
         return num_steps * num_columns // self.rows_per_item
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Returns the columns of drawn steps, ``[m, ...]``, unchanged, because losses receive columns of this shape."""
+        """Returns the columns of drawn items in the shapes that losses receive; single steps ``[m, ...]`` stay
+        unchanged.
+        """
         return items
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns the drawn items unchanged, because each item is a single step; `step`, ``[m]``, the index of a step
-        within each item, is ignored.
+        """Returns one row of each drawn item. Single steps stay unchanged; `step`, ``[m]``, the index of the row in
+        each item, is ignored.
         """
         return items
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """Returns a ``LOSS_MASK`` that is True everywhere, for the columns of a minibatch in the shapes that losses
-        receive.
-        """
+        """Returns a ``LOSS_MASK`` ``[m]`` that is True everywhere, for the columns of a minibatch of m steps."""
         return jnp.ones(len(jax.tree.leaves(columns)[0]), bool)
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Calls `module.forward_train` on a minibatch; returns its columns and the outputs."""
+        """Calls `module.forward_train` on a minibatch; returns the minibatch's columns and the module's outputs."""
         return columns, module.forward_train(columns)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the maximum number of steps in a microbatch, chosen so that its gradients need about as much memory
-        as the gradients of `num_rows` single steps.
+        """Returns the maximum number of steps in a microbatch, so that backpropagation through them needs about as much
+        memory as backpropagation through `num_rows` single steps.
         """
         return num_rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EnvStepForm(RowForm):
-    """Array shapes of minibatches that are drawn as env steps, each with the rows of all A agents; observations shared
-    by the agents are stored once.
+    """Array shapes of minibatches that are drawn as m env steps, each with the rows of all A agents; observations
+    shared by the agents are stored once.
 
     A centralized critic has the same value for all agents of a step, so that it evaluates each step once.
 
@@ -110,7 +110,8 @@ class EnvStepForm(RowForm):
         """Groups the rows of a sampled block by environment step: adds an axis of agents to its columns.
 
         Args:
-            columns: ``{column: pytree [T, B, ...]}``; agent ``a`` has the columns from ``a * B / A`` on.
+            columns: ``{column: pytree [T, B, ...]}``; the B / A entries of agent ``a`` on axis B begin at index
+                ``a * B / A``.
 
         Returns:
             Leaves ``[T, B / A, A, ...]``; shared observations, taken from the first agent, are ``[T, B / A, ...]``.
@@ -123,18 +124,20 @@ class EnvStepForm(RowForm):
         return self._by_kind(columns, own, lambda x: x[:, : x.shape[1] // self.num_agents])
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Reshapes drawn env steps ``[m, A, ...]`` to rows ``[m * A, ...]``; the agents of an env step are adjacent."""
+        """Returns the columns of drawn items in the shapes that losses receive: env steps ``[m, A, ...]`` become rows
+        ``[m * A, ...]``, with the agents of an env step adjacent. Shared observations stay ``[m, ...]``.
+        """
         return self._by_kind(items, lambda x: x.reshape(-1, *x.shape[2:]), lambda x: x)
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns the row of one agent of each drawn env step ``[m, A, ...]``; `step`, ``[m]``, contains the agents'
-        indices. Shared observations have no axis of agents and stay unchanged.
+        """Returns one row of each drawn env step ``[m, A, ...]``: the row of agent ``step[i]`` in env step i. Shared
+        observations have no axis of agents and stay unchanged.
         """
         return self._by_kind(items, lambda x: x[jnp.arange(len(step)), step], lambda x: x)
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """Returns a ``LOSS_MASK`` ``[m * A]`` that is True everywhere, for a minibatch. Observations shared by agents
-        have fewer rows, so the longest column determines the size.
+        """Returns a ``LOSS_MASK`` ``[m * A]`` that is True everywhere, for the columns of a minibatch of m env steps.
+        The longest first axis gives the size, because observations shared by agents have only m entries.
         """
         return jnp.ones(max(map(len, jax.tree.leaves(columns))), bool)
 
@@ -155,7 +158,7 @@ class EnvStepForm(RowForm):
 
 @dataclasses.dataclass(frozen=True)
 class ChunkForm:
-    """Array shapes of minibatches that are drawn as chunks of L successive steps, for modules without a recurrent
+    """Array shapes of minibatches that are drawn as m chunks of L successive steps, for modules without a recurrent
     state; losses receive columns ``[m, L, ...]``.
 
     Attributes:
@@ -177,20 +180,18 @@ class ChunkForm:
         return (self.length,)
 
     def num_items(self, num_steps: int, num_columns: int) -> int:
-        """Returns the number of chunks (training sequences) in sampled steps ``[T, B, ...]``; the last chunk of each
-        column may be padded.
+        """Returns the number of chunks (training sequences) in sampled steps ``[T, B, ...]``; the last chunk at each
+        index on axis B may be padded.
         """
         return -(-num_steps // self.length) * num_columns
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Returns the columns of drawn chunks, ``[m, L, ...]``, unchanged, because losses receive columns of this
-        shape.
-        """
+        """Returns the columns of drawn items in the shapes that losses receive; chunks ``[m, L, ...]`` stay unchanged."""
         return items
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns one step of each drawn chunk ``[m, L, ...]``, at the index that `step`, ``[m]``, contains for the
-        chunk. Leaves out columns without an axis of steps.
+        """Returns one row of each drawn chunk ``[m, L, ...]``: step ``step[i]`` of chunk i. Leaves out ``STATE_IN`` and
+        other columns without an axis of steps.
         """
         leading = (len(step), self.length)
         return {
@@ -200,9 +201,7 @@ class ChunkForm:
         }
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """Returns a ``LOSS_MASK`` that is True everywhere, for the columns of a minibatch in the shapes that losses
-        receive.
-        """
+        """Returns a ``LOSS_MASK`` ``[m, L]`` that is True everywhere, for the columns of a minibatch of m chunks."""
         return jnp.ones(self._leading_axes(columns), bool)
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -213,14 +212,14 @@ class ChunkForm:
         return columns, self._in_chunks(dict(module.forward_train(rows)), columns, num_axes=1)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the maximum number of steps in a microbatch, chosen so that its gradients need about as much memory
-        as the gradients of `num_rows` single steps.
+        """Returns the maximum number of steps in a microbatch, so that backpropagation through them needs about as much
+        memory as backpropagation through `num_rows` single steps.
         """
         return num_rows
 
     def _leading_axes(self, columns: Mapping[str, Any]) -> tuple[int, ...]:
-        """Returns the leading axes ``(m, L)`` of a minibatch of chunks; columns that connectors have added may lack the
-        axis of steps.
+        """Returns the leading axes ``(m, L)`` of a minibatch of chunks. Columns without an axis of steps, which
+        connectors may have added, are ignored.
         """
         steps = {name: own for name, own in columns.items() if name != Columns.STATE_IN}
         leading = [np.shape(leaf)[:2] for leaf in jax.tree.leaves(steps)]
@@ -239,8 +238,8 @@ class ChunkForm:
 
 @dataclasses.dataclass(frozen=True)
 class SequenceForm(ChunkForm):
-    """Array shapes of minibatches that are drawn as chunks of L successive steps, each with an initial recurrent state,
-    ``STATE_IN`` ``[m, ...]``.
+    """Array shapes of minibatches that are drawn as m chunks of L successive steps, each with an initial recurrent
+    state; ``STATE_IN`` is ``[m, ...]``.
 
     Attributes:
         is_stepped: Whether the module processes the steps one by one, because episodes may begin inside of chunks and
@@ -252,9 +251,9 @@ class SequenceForm(ChunkForm):
     keeps_order: bool = False
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Calls `module.forward_train` on m sequences of L steps; returns ``(columns for the loss, outputs of the
-        module)``, both ``[m, L, ...]``. With `is_stepped`, the module processes one step at a time; without
-        `keeps_order`, columns and outputs are then single steps, ``[m * L, 1, ...]``.
+        """Calls `module.forward_train` on m chunks of L steps; returns
+        ``(columns for the loss, outputs of the module)``, both ``[m, L, ...]``. If `is_stepped` is True and
+        `keeps_order` is False, both are single steps, ``[m * L, 1, ...]``.
         """
         if not self.is_stepped:
             return columns, module.forward_train(columns)
@@ -262,8 +261,8 @@ class SequenceForm(ChunkForm):
         return (columns, self._in_chunks(outputs, columns, num_axes=2)) if self.keeps_order else (stepped, outputs)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the maximum number of steps in a microbatch, chosen so that its gradients need about as much memory
-        as the gradients of `num_rows` single steps.
+        """Returns the maximum number of steps in a microbatch, so that backpropagation through them needs about as much
+        memory as backpropagation through `num_rows` single steps.
 
         A recurrent layer stores several times as much per step, and is slow with few chunks in parallel. Measured with
         chunks of 32 steps: a quarter of the rows takes 0.9 times as long as half of them.
@@ -275,15 +274,15 @@ Form = RowForm | ChunkForm
 
 
 def form_of_block(module: Any, layout: Layout, num_steps: int, *, needs_time: bool) -> Form:
-    """Returns the unit that minibatches draw from a module's sampled steps (step, env step, chunk or sequence), with
-    its array shapes.
+    """Returns the array shapes of minibatches drawn from a module's sampled steps: single steps, env steps of all
+    agents, chunks, or chunks with an initial recurrent state.
 
     Args:
         module: The module.
         layout: Layout of the blocks.
         num_steps: ``T``.
         needs_time: Whether the loss needs steps in order (`Learner.loss_needs_time`). If so, and the module has no
-            recurrent state, each column of a block is one chunk.
+            recurrent state, all T steps at one index on axis B are one chunk.
     """
     if layout.chunk_length is not None:
         is_masked = layout.is_masked or num_steps % layout.chunk_length > 0
@@ -347,8 +346,8 @@ def forms_of_batch(
 
 @struct.dataclass
 class Items:
-    """Data of one module on one device, as units from which minibatches are drawn (steps, chunks or env steps). The
-    units are split into shuffle shards of equal size, which are shuffled separately.
+    """Data of one module on one device as items (steps, chunks or env steps), from which minibatches are drawn. The
+    items are distributed over S shuffle shards of N items each, which are shuffled separately.
 
     Attributes:
         columns: ``{column: pytree [S, N, ...]}``; a batch that was laid out on the host has the device axis before
@@ -369,7 +368,7 @@ class Items:
 
         Args:
             module: The module.
-            block: The module's block; shard ``s`` owns the columns ``s * B/S ... (s+1) * B/S - 1``.
+            block: The module's block; shard ``s`` has the indices ``s * B/S ... (s+1) * B/S - 1`` on axis B.
             num_shards: ``S``.
             needs_time: See `form_of_block`.
         """
@@ -408,9 +407,9 @@ class Items:
         return jax.eval_shape(self.form.shown, items)
 
     def counted(self) -> ValidItems:
-        """Returns the indices of the items (units that minibatches draw) with at least one valid step. The padding of
-        chunks is not valid; items without a mask are all valid. If any module of an update has masks, the update needs
-        these indices for all modules.
+        """Returns the indices of the items (steps, chunks or env steps) with at least one valid step. The padding of
+        chunks is not valid; items without a mask are all valid. If the block of any module has masks, the update counts
+        the trained rows of all modules, and calls this method for each module.
         """
         if self.valid is not None:
             return self.valid
@@ -510,7 +509,7 @@ def shard_rows(block: Any, num_shards: int) -> Any:
     which are shuffled separately.
 
     Args:
-        block: Pytree of arrays ``[T, B, ...]``; shard ``s`` owns the columns ``s * B/S ... (s+1) * B/S - 1``.
+        block: Pytree of arrays ``[T, B, ...]``; shard ``s`` has the indices ``s * B/S ... (s+1) * B/S - 1`` on axis B.
         num_shards: ``S``, a divisor of ``B``.
 
     Returns:

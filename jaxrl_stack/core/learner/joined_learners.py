@@ -41,8 +41,8 @@ LEAVE_TIMEOUT_S = 5.0
 
 
 class _LostLearnersError(Exception):
-    """Raised if the learners must be restarted: a process died, a learner waits for failed ones, or a compiled program
-    failed. ``__cause__`` is the first error.
+    """Raised if the learners must be restarted: a process died, learners do not answer after another one has failed, or
+    a compiled program failed. ``__cause__`` is the first error.
     """
 
 
@@ -171,8 +171,9 @@ class JoinedLearners:
                 raise _LostLearnersError from outcome.error
 
     def strategies_of_neighbours(self, number: int) -> list[Any]:
-        """Returns Ray ``scheduling_strategy`` values, one per actor, that place `number` additional actors next to each
-        learner. All are None without a placement group, or if a learner's bundle has too few CPUs.
+        """Returns Ray ``scheduling_strategy`` values that place `number` additional actors next to each learner: one
+        value per additional actor, learner by learner. All are None without a placement group, or if a learner's bundle
+        has too few CPUs.
 
         Args:
             number: Actors per learner, of one CPU each.
@@ -192,7 +193,7 @@ class JoinedLearners:
         if group is not None and (num_bundles := len(group.bundle_specs)) < self.num_learners:
             raise ValueError(
                 f"The placement group has {num_bundles} bundles, fewer than num_learners={self.num_learners}. Create "
-                "it with one bundle per learner, after the bundles of other actors."
+                "it with the bundles of other actors first, then one bundle per learner."
             )
         return in_last_bundles(group, self.num_learners)
 
@@ -343,14 +344,12 @@ class JoinedLearners:
             return_obj_refs: Whether to return Ray references to the results.
 
         Raises:
-            ValueError: If there is no learner of an index.
+            ValueError: If a learner in `ids` does not exist.
         """
         chosen = list(range(self.num_learners)) if ids is None else list(ids)
         unknown = [i for i in chosen if i not in range(self.num_learners)]
         if unknown:
-            raise ValueError(
-                f"Learner {unknown[0]!r} does not exist. Use indices out of {list(range(self.num_learners))}."
-            )
+            raise ValueError(f"Learner {unknown[0]!r} does not exist. Use indices from 0 to {self.num_learners - 1}.")
 
         def send() -> list[ResultOrError | None]:
             refs = [self._actors[i].apply.remote(func, kwargs) for i in chosen]
@@ -458,8 +457,8 @@ class JoinedLearners:
         ]
 
     def _received(self, answers: Sequence[Answer], return_state: bool, number: int) -> list[dict[str, Any]]:
-        """Returns the metrics of update `number` from the learners' answers; earlier updates count as finished, too.
-        Stores the learner state in the first answer, if any, as the snapshot for restarts.
+        """Returns the metrics of update number `number` from the learners' answers. Earlier updates count as answered,
+        too. If the first answer contains the learner state, this state becomes the snapshot for restarts.
         """
         first = answers[0]
         self.num_updates = max(self.num_updates, first.num_updates)

@@ -40,7 +40,9 @@ class AdaptiveKLCoefficient(Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> UpdateResult:
-        """Adapts the KL coefficients after an update; pure, see `Learner.post_update`."""
+        """Adapts the KL coefficients after an update. Pure hook: returns a new state and new metrics, see
+        `Learner.post_update`.
+        """
         state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         coefficients = dict(state.extra[CURR_KL_COEFF_KEY])
         for mid, coefficient in coefficients.items():

@@ -138,8 +138,8 @@ class LearnerGroup(Checkpointable):
         return self._local.declared_columns if self._actors is None else self._actors.info["declared_columns"]
 
     def strategies_of_neighbours(self, number: int) -> list[Any]:
-        """Ray ``scheduling_strategy`` values that place additional actors on the nodes of the learners; None lets Ray
-        choose the node.
+        """Returns Ray ``scheduling_strategy`` values that place `number` additional actors on the node of each learner,
+        one value per additional actor; None lets Ray choose the node.
 
         Args:
             number: Number of actors per learner, of one CPU each.
@@ -350,8 +350,8 @@ class LearnerGroup(Checkpointable):
     def _check_is_not_async(self, async_update: bool) -> None:
         if async_update:
             raise ValueError(
-                "update(async_update=True) needs learners that are actors, but num_learners=0 learns in this process. "
-                "Set learners(num_learners=1) or more, or leave async_update out."
+                "update(async_update=True) needs learners in Ray actors, but with num_learners=0 the learner is in "
+                "this process. Set learners(num_learners=1) or more, or leave async_update out."
             )
 
     def _local_results(self, metrics: dict[str, Any], return_state: bool) -> list[dict[str, Any]]:
@@ -418,7 +418,7 @@ class LearnerGroup(Checkpointable):
         return self._change_modules("remove_module", module_id, **more)
 
     def change_modules(self, **changes: Any) -> MultiRLModuleSpec:
-        """Adds and removes several modules of all learners, see `Learner.change_modules`."""
+        """Adds some modules to all learners, and removes others; see `Learner.change_modules`."""
         return self._change_modules("change_modules", **changes)
 
     def _change_modules(self, method: str, *args: Any, **kwargs: Any) -> MultiRLModuleSpec:
