@@ -186,7 +186,9 @@ class ChunkForm:
         return -(-num_steps // self.length) * num_columns
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Returns the columns of drawn items in the shapes that losses receive; chunks ``[m, L, ...]`` stay unchanged."""
+        """Returns the columns of drawn items in the shapes that losses receive; chunks ``[m, L, ...]`` stay
+        unchanged.
+        """
         return items
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:

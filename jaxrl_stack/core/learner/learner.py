@@ -1,4 +1,6 @@
-"""Learner: trains the modules of a config, with hooks that are compiled into one update."""
+"""Learner: trains the RLModules of a config by updates. Subclasses override its hooks, most of which are compiled into
+the update.
+"""
 
 from __future__ import annotations
 
@@ -170,10 +172,10 @@ class Learner(Checkpointable):
 
     loss_needs_time = False
     """Whether the loss needs steps in order. If so, minibatches of modules without a recurrent state are chunks
-    ``[N, L, ...]``, too; a chunk contains all T steps of a column of the block. ``TERMINATEDS`` and ``TRUNCATEDS`` mark
-    the ends of episodes inside of chunks. ``minibatch_size`` counts steps, as for sequences: a minibatch has the chunks
-    that fit, but at least one. ``forward_train`` of such a module still receives rows, and the loss receives its
-    outputs as ``[N, L, ...]``. ``update(batch=...)`` takes columns ``[N, L, ...]``."""
+    ``[N, L, ...]``, too; a chunk contains all T steps at one index on axis B of the block. ``TERMINATEDS`` and
+    ``TRUNCATEDS`` mark the ends of episodes inside of chunks. ``minibatch_size`` counts steps, as for sequences: a
+    minibatch has the chunks that fit, but at least one. ``forward_train`` of such a module still receives rows, and the
+    loss receives its outputs as ``[N, L, ...]``. ``update(batch=...)`` takes columns ``[N, L, ...]``."""
 
     loss_is_linear_in_means = False
     """Whether every loss, and every metric, is a sum of constants times `masked_means` of the batch. Metrics that are
@@ -287,9 +289,9 @@ class Learner(Checkpointable):
         if module.is_stateful() and not self.learns_from_sequences:
             raise NotImplementedError(
                 f"Module {module_id!r}, a {type(module).__name__}, has a recurrent state (get_initial_state() is not "
-                f"empty), but {type(self).__name__} has learns_from_sequences = False. Set it to True if the loss "
-                f"takes [N, L, ...], derive the class from the learner of PPO, DQN, SAC, TD3 or TQC, or use a module "
-                f"without a state."
+                f"empty), but {type(self).__name__} has learns_from_sequences = False. If its loss takes "
+                f"sequences [N, L, ...], set learns_from_sequences = True in the class; else derive the class from the "
+                f"learner of PPO, DQN, SAC, TD3 or TQC, or use a module without a state."
             )
         if module.observation_space is not None:
             # Connectors of the user may add columns that the module does not return.
@@ -316,8 +318,8 @@ class Learner(Checkpointable):
 
     @property
     def columns_from_acting(self) -> tuple[str, ...]:
-        """Names of the columns that the loss reads from every sampled step, in addition to the standard ones. Override
-        it.
+        """Names of the columns, in addition to the standard ones, that are recorded with every sampled step because the
+        loss reads them. Override it.
 
         Example: ``columns_from_acting = ("confidence",)``. Each column is an output of ``forward_exploration``, or is
         added by an env-to-module connector. Replay buffers store these columns: a drawn transition has the values of
@@ -347,7 +349,9 @@ class Learner(Checkpointable):
 
     @staticmethod
     def _has_loss_of_algorithm(module: RLModule) -> bool:
-        """Whether `compute_loss_for_module` trains the module: it is not ``learner_only`` and not self-supervised."""
+        """Whether `compute_loss_for_module` trains the module. False for ``learner_only`` modules, which exist only on
+        Learners, and for self-supervised modules, which define their own loss.
+        """
         return not (module.learner_only or isinstance(module, SelfSupervisedLossAPI))
 
     @property
@@ -412,7 +416,7 @@ class Learner(Checkpointable):
 
     def _check_is_built(self) -> None:
         if not self._is_built:
-            raise ValueError(f"{type(self).__name__}.build() must be called before this method.")
+            raise ValueError(f"{type(self).__name__} is not built yet. Call build() first.")
         if self._learner_connector.num_changes != self.num_connector_changes and self._state is not None:
             self._follow_connectors()
 
@@ -420,8 +424,8 @@ class Learner(Checkpointable):
 
     @property
     def module(self) -> MultiRLModule:
-        """MultiRLModule of this learner. In a hook that is compiled into the update, it contains traced arrays,
-        otherwise a copy of the current weights.
+        """MultiRLModule of this learner: with traced arrays inside a hook that is compiled into the update, otherwise
+        with a copy of the current weights.
         """
         if self._tracing.trace is not None:
             return self._tracing.trace.module
@@ -450,7 +454,7 @@ class Learner(Checkpointable):
 
     @property
     def metrics(self) -> MetricsLogger | TracedMetrics:
-        """Metrics logger of this learner: in a hook that is compiled into the update, a collector of traced values,
+        """Metrics logger of this learner: a collector of traced values inside a hook that is compiled into the update,
         otherwise the host's MetricsLogger.
         """
         if self._tracing.trace is not None:
@@ -485,8 +489,8 @@ class Learner(Checkpointable):
 
     @property
     def reduction_axis(self) -> str | None:
-        """Name of the axis for reductions over the devices of all joined processes; None for a single device, where
-        reductions would take longer than a small update, and with ``disable_jit``.
+        """Name of the axis for reductions over the devices of all joined processes. None with ``disable_jit``, and for
+        a single device, because reductions would slow down small updates.
         """
         return self.axis_name if self.num_devices > 1 else None
 
@@ -555,7 +559,9 @@ class Learner(Checkpointable):
         return self._learner_connector.needs_all_final_obs
 
     def check_connector_is_pure(self) -> None:
-        """Raises an error with the names of the learner connectors that can only run on the host, if there are any."""
+        """Raises an error if learner connectors are not pure functions and can only run on the host; the error names
+        these connectors.
+        """
         self._learner_connector.check_pure()
 
     def config_for(self, module_id: ModuleID) -> AlgorithmConfig:
@@ -584,7 +590,8 @@ class Learner(Checkpointable):
         return self._settings_on_device
 
     def current_values(self, settings: dict[str, Any], timesteps: jax.Array | np.ndarray) -> dict[str, Any]:
-        """Returns `settings` with every schedule replaced by its value at `timesteps` (lifetime env steps, uint32[2]).
+        """Returns `settings` with every schedule replaced by its value at `timesteps`, the lifetime env steps,
+        uint32[2] (high and low word of the number).
 
         Settings in the config's ``_static_settings`` are constants of the program and are returned as Python numbers.
         """
@@ -913,7 +920,8 @@ class Learner(Checkpointable):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[ModuleID, dict[str, Any]]
     ) -> UpdateResult:
-        """Pure hook after the minibatch loop, compiled into the update. Returns the changed state and metrics.
+        """Pure hook after the minibatch loop, compiled into the update. Returns the state for the next update, and the
+        metrics of the update.
 
         Args:
             state: State after the last gradient step. Modules without a valid row are unchanged; a hook that changes
@@ -989,8 +997,8 @@ class Learner(Checkpointable):
         return {name: jnp.sum(x if full else jnp.where(mask, x, 0.0)) / count for name, x in values.items()}
 
     def _log_no_valid_action_share(self, module_id: ModuleID, means: dict[str, jax.Array]) -> None:
-        """Logs the fraction of rows whose action mask allows no action, averaged over all minibatches, and removes it
-        from `means`.
+        """Removes the fraction of rows whose action mask allows no action from `means` (means over the rows of a
+        minibatch, by name), and logs the fraction, averaged over all minibatches.
 
         A single such row in the train batch is an error, whereas other metrics describe the last minibatch only.
         """
@@ -1081,7 +1089,8 @@ class Learner(Checkpointable):
         if self._tracing.trace is None:
             raise RuntimeError(
                 f"{type(self).__name__}.{hook}() is a part of the compiled update and was called outside of it. Call "
-                f"update(batch=...); to see its values, override it and log them with self.metrics.log_value(...)."
+                f"update(batch=...); to see values of a hook, override the hook, and log the values there with "
+                f"self.metrics.log_value(...)."
             )
         return self._tracing.trace
 
@@ -1211,8 +1220,8 @@ class Learner(Checkpointable):
         An iteration on the device makes the same computation. Each shape of block is compiled once.
 
         Args:
-            experience: Columns ``[T, B, ...]``, NumPy; device ``d`` of this learner's D devices takes the columns
-                ``d * B/D ... (d+1) * B/D - 1``. The arrays are only read, and not kept.
+            experience: Columns ``[T, B, ...]``, NumPy; device ``d`` of this learner's D devices takes the indices
+                ``d * B/D ... (d+1) * B/D - 1`` on axis B. The arrays are only read, and not kept.
             timesteps: See `update`.
             **sizes: ``num_epochs``, ``minibatch_size``, ``shuffle_batch_per_epoch`` and ``num_total_minibatches``, see
                 `update`.
@@ -1228,7 +1237,7 @@ class Learner(Checkpointable):
         if self.has_host_connectors:
             raise ValueError(
                 f"update_block() is one compiled program, but the learner connectors {self.host_connector_names} run "
-                "on the host, on episodes. Use update(episodes=...), or write the connectors as pure functions, "
+                "on the host, on episodes. Use update(episodes=...), or write pure connectors, with a method "
                 "apply(self, state, batch, ctx)."
             )
         plan, blocks = self.plan(**sizes), Experience.check(experience, is_rows=False).blocks
@@ -1338,15 +1347,15 @@ class Learner(Checkpointable):
         shuffle_batch_per_epoch: bool = False,
         num_total_minibatches: int = 0,
     ) -> UpdatePlan:
-        """Returns the static sizes of an update (number of epochs, minibatch size, shuffle shards) on this learner's
-        devices.
+        """Returns the static sizes of an update on this learner's devices: number of epochs, minibatch size, and number
+        of shuffle shards (groups of rows that are shuffled separately).
 
         Args:
             num_epochs, minibatch_size, shuffle_batch_per_epoch, num_total_minibatches: See `update`.
 
         Raises:
-            ValueError: If the minibatch size is not a multiple of the number of shuffle shards, this is not a multiple
-                of the number of devices, or a number is too small.
+            ValueError: If the minibatch size is not a multiple of the number of shuffle shards, the number of shuffle
+                shards is not a multiple of the number of devices, or a number is too small.
         """
         num_learners, num_devices = self.num_joined_learners, self.num_devices
         num_shards = self.config.num_shuffle_shards or num_devices
@@ -1359,7 +1368,7 @@ class Learner(Checkpointable):
         numbers = (("num_epochs", num_epochs, 1), ("num_total_minibatches", num_total_minibatches, 0))
         for name, value, least in numbers:
             if value < least:
-                raise ValueError(f"{name}={value} must be at least {least}.")
+                raise ValueError(f"{name}={value} must be at least {least}. Pass {name}={least} or more.")
         sizes = (num_epochs, minibatch_size, shuffle_batch_per_epoch, num_total_minibatches)
         plan = UpdatePlan(*sizes, num_shards, num_devices, num_learners)
         if minibatch_size is not None and (minibatch_size < 1 or minibatch_size % plan.local_shards):
@@ -1371,15 +1380,15 @@ class Learner(Checkpointable):
         return plan
 
     def _form_of_block(self, module_id: ModuleID, block: Block) -> Form:
-        """Returns the unit that minibatches draw from a module's sampled steps (step, env step, chunk or sequence),
-        with its shapes; see `form_of_block`.
+        """Returns the array shapes of minibatches drawn from a module's sampled steps (a block); see
+        `form_of_block`.
         """
         module, num_steps = self.template[module_id], block.shape[0]
         return form_of_block(module, block.known_layout, num_steps, needs_time=self.loss_needs_time)
 
     def forms_of_blocks(self, num_steps: int) -> dict[ModuleID, Form]:
-        """Returns, for each module, the unit that minibatches draw from `num_steps` sampled steps without masks (step,
-        chunk or sequence), with its shapes.
+        """Returns, for each module, the array shapes of minibatches drawn from `num_steps` sampled steps without masks:
+        single steps, chunks, or chunks with an initial recurrent state.
         """
         return {
             mid: form_of_block(module, layout_of(module, num_steps), num_steps, needs_time=self.loss_needs_time)
@@ -1482,7 +1491,7 @@ class Learner(Checkpointable):
         if self.has_host_connectors:
             raise ValueError(
                 f"update_rows() takes rows from replay, but the learner connectors {self.host_connector_names} run on "
-                f"the host, on episodes. Write them as pure functions, apply(self, state, batch, ctx)."
+                f"the host, on episodes. Write pure connectors, with a method apply(self, state, batch, ctx)."
             )
         if any(n % len(self.devices) for n in num_rows.values()):
             raise ValueError(
@@ -1493,8 +1502,8 @@ class Learner(Checkpointable):
         self.programs.sizes_of_all_learners({}, batch)
 
     def _before_update(self, timesteps: Timesteps) -> np.ndarray:
-        """Prepares an update with data in host memory: checks the learner's devices, calls the host hook, and returns
-        the lifetime env steps, uint32[2].
+        """Prepares an update with data in host memory: checks the learner's devices, calls
+        `before_gradient_based_update`, and returns the lifetime env steps, uint32[2] (high and low word of the number).
         """
         if self.num_devices > len(self.devices) * self.num_joined_learners:
             raise ValueError(
@@ -1509,10 +1518,8 @@ class Learner(Checkpointable):
 
     @contextlib.contextmanager
     def _updating(self, counter: np.ndarray, counts: Mapping[ModuleID, TrainedOn]) -> Iterator[None]:
-        """Context manager around the call of an update program: recovers the state after a failure, and counts the
-        update.
-
-        It recovers the state from failures, counts the update, checks for NaNs and calls the host hook.
+        """Context manager around the call of an update program: recovers the state after a failure, counts the update,
+        checks for NaNs and calls the host hook `after_gradient_based_update`.
 
         Args:
             counter: uint32[2], lifetime env steps.
@@ -1569,9 +1576,9 @@ class Learner(Checkpointable):
 
         Args:
             plan: Plan of every update.
-            num_steps: Number of steps of each column of a train batch.
+            num_steps: ``T`` of a train batch ``[T, B, ...]``.
             num_updates: Number of updates in this iteration.
-            num_columns: Number of columns of the modules' batches; None for one column each.
+            num_columns: ``B`` of a train batch, by module; None for ``B = 1``.
             learned: Result of the last update; if rows are masked, it contains the sizes of the batches.
             steps: Sums of the results of `count_updates` over the iteration; {} if no rows are masked.
             forms: Forms of the updates' items, by module; modules without one draw single rows.
@@ -1592,8 +1599,8 @@ class Learner(Checkpointable):
         learned: Mapping[MetricKey, Any],
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[ModuleID, int]:
-        """If rows are masked, counts the steps on which the updates of an on-device program have trained each module,
-        and adds them to the lifetime counters. Arguments as in `training_counts`.
+        """Counts the steps on which the updates of an on-device program have trained each module, and adds these
+        numbers to the lifetime counters. Does nothing if no rows are masked. Arguments as in `training_counts`.
 
         Returns:
             ``{module_id: number of steps}`` of these updates, also added to `steps_trained`. {} if no rows are masked:
@@ -1685,8 +1692,8 @@ class Learner(Checkpointable):
         self._register_optimizers()
 
     def _take_new_weights(self) -> bool:
-        """Draws new initial weights of the modules with the config's seed; modules given to the constructor keep
-        theirs. Returns False, without a change, if compiled programs contain constants drawn with the old seed.
+        """Draws initial weights again, with the seed of the current config; modules given to the constructor keep their
+        weights. Returns False, and changes nothing, if compiled programs contain constants drawn with the earlier seed.
         """
         if self._module_given is not None:
             return True
@@ -1763,7 +1770,8 @@ class Learner(Checkpointable):
         config_overrides: Mapping[ModuleID, dict[str, Any]] | None = None,
         new_should_module_be_updated: Any = None,
     ) -> MultiRLModuleSpec:
-        """Calls `add_module` and `remove_module` for several modules. If an error occurs, the learner stays unchanged.
+        """Adds some modules with `add_module`, and removes others with `remove_module`. If an error occurs, the learner
+        stays unchanged.
 
         Args:
             added: Specs of the new modules, by id.
@@ -1874,7 +1882,7 @@ class Learner(Checkpointable):
         return jax.device_get(host_view(self.state.params))
 
     def set_weights(self, weights: dict[ModuleID, dict[str, Any]]) -> None:
-        """Replaces weights of some of the learner's modules.
+        """Replaces the given weights of the learner's modules; all other weights keep their values.
 
         Args:
             weights: ``{module_id: {name: array}}`` in the form of `RLModule.get_state`, or ``{ref: array}`` in the form

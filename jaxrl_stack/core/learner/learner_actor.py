@@ -28,7 +28,8 @@ UpdateData = TrainingData | Experience | Share
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """Result of an update in one learner actor.
+    """Result of an update in one learner actor: metrics and number of updates; on request also the learner's state and
+    the weights for env runners.
 
     Attributes:
         metrics: Metrics that the Learner returned.
@@ -79,7 +80,7 @@ class LearnerActor:
 
     def join(self, address: str, num_learners: int, index: int) -> None:
         """Connects this process with all other learners (``jax.distributed``). Returns when all learners have called
-        it.
+        `join`.
 
         Args:
             address: Result of `free_address` of learner 0.
@@ -95,8 +96,8 @@ class LearnerActor:
         )
 
     def leave(self) -> None:
-        """Disconnects this process from the other learners, to which `join` connected it. All learners must call it; no
-        update is possible afterwards.
+        """Disconnects this process from the other learners (undoes `join`). All learners must call `leave`; no update
+        is possible afterwards.
         """
         jax.distributed.shutdown()
 
@@ -131,8 +132,8 @@ class LearnerActor:
         return func(self.learner, **kwargs)
 
     def call(self, method: str, value: Any) -> Any:
-        """Calls ``learner.method(value)`` in this actor and returns the result. If `value` is a Ray reference, Ray
-        passes the object.
+        """Calls ``learner.method(value)`` in this actor and returns the result. If the caller passes a Ray reference as
+        `value`, Ray replaces it by the referenced object.
         """
         return getattr(self.learner, method)(value)
 
@@ -166,13 +167,14 @@ class LearnerActor:
         )
 
     def weights_for_runners(self) -> tuple[None, dict[str, Any]]:
-        """Returns None and the weights for env runners as two Ray objects. The caller can wait for None to notice an
-        error of the call, without fetching the weights.
+        """Returns None, and the weights for env runners, as two Ray objects. The caller can wait for the first object
+        to notice an error of the call, without fetching the weights.
         """
         return None, weights_for_runners(self.learner)
 
     def _fetched(self, data: Experience | Share) -> Experience:
-        """Fetches this learner's steps from Ray's object store, and checks that all learners have equal shapes.
+        """Fetches this learner's steps from Ray's object store, and checks that the steps of all learners have equal
+        shapes.
 
         Raises:
             LostExperienceError: In all learners, if one of them cannot fetch its steps.
@@ -206,8 +208,8 @@ class LearnerActor:
         smallest, largest = sizes.min(axis=1), sizes.max(axis=1)
         if not smallest[0]:
             raise LostExperienceError(
-                "Another learner could not fetch its samples, so the update was skipped in all learners. Sample again; "
-                "the cause is in the error of the other learner."
+                "A learner could not fetch its samples, so all learners skipped the update. Sample again; the "
+                "traceback of that learner's error shows the cause."
             )
         if (smallest != largest).any():
             raise ValueError(

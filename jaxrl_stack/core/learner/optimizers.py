@@ -33,8 +33,8 @@ times fewer operations for a network of a dozen leaves."""
 
 
 def is_elementwise(factory: Any) -> bool:
-    """Whether an optimizer factory, or the function inside a `functools.partial`, is one of `ELEMENTWISE_OPTIMIZERS`,
-    which update each parameter entry independently.
+    """Whether a factory is known to build optimizers that update each parameter entry independently:
+    `ELEMENTWISE_OPTIMIZERS` contains the factory, or the function inside a `functools.partial`.
     """
     return (factory.func if isinstance(factory, functools.partial) else factory) in ELEMENTWISE_OPTIMIZERS
 
@@ -72,7 +72,7 @@ class RegisteredOptimizer:
 
         def __setattr__(self, name: str, value: Any) -> None:
             if name in vars(self):
-                raise AttributeError(f"The {name} of optimizer {self.name!r} cannot be set. {_CHANGE_RATE}")
+                raise AttributeError(f"The attribute {name} of optimizer {self.name!r} is read-only. {_CHANGE_RATE}")
             super().__setattr__(name, value)
 
         __getattr__ = old_members({"param_groups": _CHANGE_RATE, "set_lr": _CHANGE_RATE})
@@ -157,8 +157,8 @@ class Optimizers(Mapping[ModuleID, Mapping[str, RegisteredOptimizer]]):
         if name not in self.get(module_id, {}):
             known = {m: list(names) for m, names in self.items()}
             raise KeyError(
-                f"Module {module_id!r} has no optimizer {name!r}; registered are {known}. A loss is a scalar, or a "
-                f"dict {{optimizer_name: scalar}}; log other values with self.metrics.log_value()."
+                f"Module {module_id!r} has no optimizer {name!r}; registered are {known}. Use these names, "
+                f"also in a loss {{optimizer_name: scalar}}; log other values with self.metrics.log_value()."
             )
         return self[module_id][name]
 
@@ -355,8 +355,8 @@ def problem_with_rates(before: Any, after: Any, names: Iterable[str], where: str
     """
     if jax.tree.map(np.shape, before) != jax.tree.map(np.shape, after):
         return (
-            f"{where} registers different optimizers or schedules with these settings, which needs a new program. "
-            f"Build a new algorithm."
+            f"change_settings(...): {where} registers different optimizers or schedules with the new settings, which "
+            f"needs a new program. Build a new algorithm."
         )
     rates = [name for name in names if name == "lr" or name.endswith("_lr")]
     if not rates or not all(map(np.array_equal, jax.tree.leaves(before), jax.tree.leaves(after))):
