@@ -690,7 +690,7 @@ def test_the_argument_of_a_hook_in_the_new_form_stays_as_it_is():
         ("post_update", None, "returned None, but must return (state, metrics)"),
         ("post_update", (1, {}), "returned a tuple of int, dict, but must return"),
         ("post_update", {}, "returned a dict, but must return"),
-        ("post_update", lambda state: (state, {"x": 1.0}), "returned a metric named 'x'. Name it by a tuple"),
+        ("post_update", lambda state: (state, {"x": 1.0}), "returned a metric named 'x'. A name must be a tuple"),
         ("post_update", lambda state: (state, {}, 3), "returned a tuple of LearnerState, dict, int"),
         ("pre_update", None, "returned NoneType. Return the LearnerState"),
         ("compute_gradients", None, "returned NoneType. Return the gradients"),

@@ -120,17 +120,17 @@ class Losses:
             except KeyError as error:
                 columns, outputs = ({mid: sorted(own) for mid, own in x.items()} for x in (batch, fwd_out))
                 raise ValueError(
-                    f"The loss of {type(learner).__name__}, or a forward_train(), looks up the key {error}, but the "
-                    f"batch has {columns}, and forward_train() returned {outputs}. Add the column in a learner "
-                    "connector; or add it in forward_exploration() or an env-to-module connector, and set "
-                    f"columns_from_acting = ({error},) in {type(learner).__name__}."
+                    f"The loss of {type(learner).__name__}, or a module's forward_train(), looks up the key {error}, "
+                    f"but the batch has {columns}, and forward_train() returned {outputs}. Add the column in a learner "
+                    f"connector. Or set columns_from_acting = ({error},) in {type(learner).__name__}, and add the "
+                    "column in forward_exploration() or an env-to-module connector."
                 ) from error
         _check_losses(losses, type(learner).__name__)
         rest = learner.pure.unbind(trace.module)[1]
         return losses, LossOutputs(rest, trace.metrics.collect(), trace.metrics.rows)
 
     def arguments(self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch) -> tuple[Any, ...]:
-        """Returns the arguments, for a minibatch of given shapes, with which the loss function is traced.
+        """Returns the arguments of `__call__` with which the loss is traced for a minibatch of given shapes.
 
         Args:
             params: All parameters.
@@ -143,8 +143,8 @@ class Losses:
 
 
 def loss_is_linear(learner: Learner) -> bool:
-    """Whether the learner declares that its loss is a linear function of means over rows, by ``loss_is_linear_in_means
-    = True`` in the class that defines the loss, or in a subclass.
+    """Whether the learner declares that its loss is a linear function of means over rows: by
+    ``loss_is_linear_in_means = True`` in the class that defines the loss, or in a class derived from that class.
 
     False if a module is self-supervised, since its loss is not the learner's.
     """

@@ -45,7 +45,7 @@ NUM_MINIBATCHES = "num_minibatches"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recorder:
-    """Sizes of the debugging record of a minibatch: number of recorded rows, and largest size of a recorded column.
+    """Settings of the debugging records of minibatches: number of recorded rows, and largest size of a recorded column.
 
     Attributes:
         num_rows: Number of rows with the largest losses that each minibatch records.
@@ -67,8 +67,8 @@ class MinibatchRecords:
     is exact if the loss is linear in these means. Without this, no rows are recorded.
 
     A row has these entries: ``loss``; ``is_valid``; ``item`` and ``shard``, the index of its item, and ``step``, its
-    index in an item of several rows; for sampled blocks, ``column`` and ``time``, its place in the block ``[T, B]``;
-    and the columns.
+    index in an item of several rows; for sampled blocks, its place in the block ``[T, B]``: ``time`` (time step) and
+    ``column`` (index on axis B); and the columns.
 
     Args:
         learner: The learner.
@@ -165,7 +165,8 @@ class MinibatchRecords:
         return {mid: own * counts[mid] for mid, own in found.items()}, rest
 
     def _shown(self, module_id: ModuleID, rows: jax.Array, index: jax.Array | None) -> Record:
-        """Returns the indices and the columns of some rows of a minibatch, as entries of its debugging record.
+        """Returns the indices and the columns of the rows at the positions `rows` in a minibatch, as entries of the
+        minibatch's debugging record.
 
         Args:
             module_id: The module.
@@ -196,8 +197,8 @@ class MinibatchRecords:
 
     @staticmethod
     def _place(form: Form, shard: Any, item: Any, step: Any, num_columns: int, index: Any) -> Record:
-        """Returns where rows of a minibatch come from: their column b and time step t in the sampled block ``[T, B]``
-        of this device.
+        """Returns the places of minibatch rows in the sampled block ``[T, B]`` of this device: ``time`` (time step) and
+        ``column`` (index on axis B).
         """
         num_agents = form.num_agents if isinstance(form, EnvStepForm) else 1
         per_shard = num_columns // num_agents // index.shape[1]

@@ -1,4 +1,4 @@
-"""Indices of the rows in each minibatch, computed inside the compiled update; the module `items` gathers the rows.
+"""Indices of the rows in each minibatch, computed inside the compiled update; `items.py` gathers the rows.
 
 The update is one flat scan. Row ``p`` of the stream of all rows of all epochs is ``perm_{p // N}(p mod N)``, where
 ``perm_e`` is the permutation of epoch ``e``; a minibatch is the next ``m`` rows of that stream. So each epoch covers

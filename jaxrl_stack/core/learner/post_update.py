@@ -39,15 +39,18 @@ class UpdatedState(LearnerState):
 
     @property
     def pair(self) -> UpdateResult | None:
-        """Pair ``(state, metrics)`` of this object; None if a hook has copied the object with changed attributes,
-        because copies have no metrics.
+        """Pair ``(state, metrics)`` of this object; None for a copy with changed attributes (from `replace()`), because
+        such a copy has no metrics.
         """
         metrics = vars(self).get("_metrics")
         return None if metrics is None else (_plain(self), dict(metrics))
 
     def __iter__(self) -> Iterator[Any]:
         if self.pair is None:
-            raise ValueError(f"post_update() returned only a state. Write {_FORM}, and {_RETURN}.")
+            raise ValueError(
+                f"A changed copy of the result of super().post_update() is only a state and cannot be unpacked. Begin "
+                f"your post_update() with {_FORM}, and end it with {_RETURN}."
+            )
         return iter(self.pair)
 
     def __len__(self) -> int:
@@ -115,11 +118,11 @@ def update_result(
     if not isinstance(result, LearnerState):
         raise ValueError(
             f"{owner.__name__}.post_update() returned {_description(result)}, but must return (state, metrics). "
-            f"Begin with {_FORM}, and end with {_RETURN}."
+            f"Begin the method with {_FORM}, and end it with {_RETURN}."
         )
     notice_once(
         f"{owner.__name__}.post_update() returns only the state, and changes its metrics in place. Return both: begin "
-        f"with {_FORM}, and end with {_RETURN}.",
+        f"the method with {_FORM}, and end it with {_RETURN}.",
         key=f"form of {owner.__module__}.{owner.__qualname__}.post_update",
     )
     _check_paths(given, owner.__name__)
@@ -133,7 +136,10 @@ def _are_same(one: Mapping[MetricKey, Any], other: Mapping[MetricKey, Any]) -> b
 def _check_paths(metrics: Mapping[Any, Any], owner: str) -> None:
     for path in metrics:
         if not (isinstance(path, tuple) and path):
-            raise ValueError(f"{owner}.post_update() returned a metric named {path!r}. Name it by a tuple: {_RETURN}.")
+            raise ValueError(
+                f"{owner}.post_update() returned a metric named {path!r}. A name must be a tuple (module_id, name): "
+                f"{_RETURN}."
+            )
 
 
 def _description(result: Any) -> str:

@@ -62,8 +62,8 @@ def rows_per_shard(num_rows: int, num_shards: int) -> int:
 def lay_out_rows(
     columns: dict[str, Any], form: Form, *, num_devices: int, num_shards: int, size: int, mask: bool
 ) -> Items:
-    """Splits a batch of rows ``[N, ...]``, or of chunks, over D devices and S shuffle shards (shuffled separately), and
-    pads every shard to `size` rows (or chunks): columns ``[D, S / D, size, ...]``.
+    """Distributes the rows ``[N, ...]`` (or chunks) of a batch over D devices and S shuffle shards, which are shuffled
+    separately, and pads every shard to `size` rows (or chunks). The columns become ``[D, S / D, size, ...]``.
 
     Shard ``s`` has the rows ``s * n ... (s + 1) * n - 1`` with ``n = rows_per_shard(N, S)``. The padding of the last
     shards up to ``n``, and of every shard up to `size`, repeats real rows, so that it causes no invalid gradients.
@@ -142,8 +142,8 @@ def checked_block(module_id: str, block: Block, modules: MultiRLModule, plan: Up
         else:
             what = f"{plan.local_shards} shuffle shards of a learner (num_shuffle_shards={plan.num_shards})"
         raise ValueError(
-            f"A block of B={num_columns} columns (one per environment) cannot be split evenly over the {what}. Use "
-            f"{more} environments, or change the number of devices or shuffle shards to a divisor of {num_columns}."
+            f"A block [T, B, ...] with B={num_columns} cannot be split evenly over the {what}. Use more environments "
+            f"(B={more}, for example), or a number of devices or shuffle shards that divides {num_columns}."
         )
     block = block.of_module(modules[module_id])
     block.check(module_id)

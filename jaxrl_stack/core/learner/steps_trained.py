@@ -177,7 +177,7 @@ class StepsTrained:
 
     def lifetime(self, name: str, num_steps: int, num_updates: int) -> int:
         """Returns the lifetime number of trained steps after `num_updates` updates: the counted steps, plus `num_steps`
-        for each later update that was not counted.
+        for each update since the last counted one.
 
         Args:
             name: Module id, or ALL_MODULES for steps of the environment.

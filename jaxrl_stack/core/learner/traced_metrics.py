@@ -77,7 +77,7 @@ class TracedMetrics:
             TypeError: If the key is not a name or path.
         """
         if not isinstance(key, str | tuple | list):
-            raise TypeError(f"log_value({key!r}, {value!r}): the key comes first. Use log_value(name, value).")
+            raise TypeError(f"log_value({key!r}, {value!r}): the name comes first. Use log_value(name, value).")
         path = (key,) if isinstance(key, str) else tuple(key)
         if reduce == "item_series" and not kwargs:
             value = jnp.asarray(value, jnp.float32)
@@ -140,7 +140,7 @@ class TracedMetrics:
         statistics: RunningStatistics,
     ) -> None:
         """Logs the metric ``function(statistics)``. The argument `statistics` has the mean and variance of a value over
-        the rows of a minibatch; an update reports its last minibatch.
+        the rows of a minibatch. The result of an update has the metric of the last minibatch.
 
         The statistics of all parts of a minibatch and of all devices are merged first.
 
@@ -211,8 +211,8 @@ class Metrics:
     # ----------------------------------------------------------------------------------------- parts of a minibatch
 
     def nothing(self) -> Metrics:
-        """Returns the identity element of `with_part` (merging), as metrics with the same structure: zeros, and ±inf
-        for minima and maxima.
+        """Returns the identity element of `with_part` (merging with it changes nothing), in the structure of these
+        metrics: zeros, and ±inf for minima and maxima.
         """
         numbers = {
             how: tuple(jnp.full(x.shape, _START.get(how, 0.0), x.dtype) for x in own)
@@ -334,8 +334,8 @@ class Metrics:
 
 
 def put_counter(metrics: dict[MetricKey, Any], path: MetricKey, counter: Any) -> None:
-    """Adds a uint32[2] counter to the metrics as two float32 numbers whose float64 sum is the counter; a single float32
-    is exact only up to 2**24.
+    """Adds a counter, uint32[2] (high and low word of the number), to the metrics as two float32 numbers whose float64
+    sum is the counter; a single float32 is exact only up to 2**24.
 
     Args:
         metrics: Metrics that the program returns; changed in place.

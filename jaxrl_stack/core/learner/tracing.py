@@ -78,8 +78,8 @@ class LinearizedLosses:
     params: ParamDict
 
     def gradients(self, of: Callable[[dict[ModuleID, Any]], Any], refs: Iterable[str]) -> ParamDict:
-        """Returns the gradients, for some parameters, of a linear function of the losses, such as the sum of all
-        losses.
+        """Returns the gradients, for the parameters `refs`, of the number ``of(losses)``, a linear function of the
+        losses such as their sum.
 
         Computations that lead only to other losses are skipped, and, in a compiled program, also those that lead only
         to other parameters.

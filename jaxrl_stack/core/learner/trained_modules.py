@@ -28,8 +28,8 @@ def is_trained(policies_to_train: Any, module_id: str) -> bool:
 
 
 def trains_nothing(policies_to_train: Any, trained: Collection[str]) -> bool:
-    """Whether the setting selects no module at all, as ``policies_to_train=[]`` does, so that the learner makes no
-    updates. False for a list of ids of which the learner has none: updates with such a list raise an error.
+    """Whether the setting selects no module at all, as ``policies_to_train=[]`` does; the learner then makes no
+    updates. False for a list with only unknown ids: with such a list, updates raise an error.
 
     Args:
         policies_to_train: The setting.
@@ -53,14 +53,14 @@ def check_any_is_trained(policies_to_train: Any, trained: Collection[str], batch
     if not trained:
         raise ValueError(
             f"multi_agent(policies_to_train={policies_to_train!r}) trains no module of this batch, which has rows of "
-            f"{sorted(batch)}. Train one of these, or skip this update."
+            f"{sorted(batch)}. Select one of these modules in policies_to_train, or pass a batch of a trained module."
         )
 
 
 def _answer(function: Callable[..., Any], module_id: str) -> bool:
     name = getattr(function, "__qualname__", repr(function))
     fixed = (
-        "Updates are compiled, so that the trained modules are fixed before a batch exists: let the answer depend only "
+        "The trained modules are fixed before a batch exists, because updates are compiled. Let the answer depend only "
         "on the module id, or pass a list of ids."
     )
     try:
@@ -72,6 +72,7 @@ def _answer(function: Callable[..., Any], module_id: str) -> bool:
         ) from error
     if len(answers) > 1:
         raise ValueError(
-            f"multi_agent(policies_to_train={name}) returns both True and False for module {module_id!r}. {fixed}"
+            f"multi_agent(policies_to_train={name}) returns both True and False for module {module_id!r}, called "
+            f"several times with ({module_id!r}, None). {fixed}"
         )
     return answers.pop()

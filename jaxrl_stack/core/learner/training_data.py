@@ -45,8 +45,8 @@ class TrainingData:
 
     @property
     def num_steps(self) -> int | None:
-        """Number of steps in the episodes, or of rows in the batches (of the module with most rows); None for Ray
-        references.
+        """Number of steps in the episodes, or of rows in the batches; None for Ray references and data iterators. For a
+        batch, the module with the most rows counts.
         """
         if self.episodes is not None:
             return sum(len(episode) for episode in self.episodes)
@@ -76,7 +76,9 @@ class TrainingData:
         found = cls(*data)
         if training_data is not None:
             if found.given:
-                raise ValueError(f"An update takes one data argument; got training_data and {list(found.given)}.")
+                raise ValueError(
+                    f"An update takes one data argument; got training_data and {list(found.given)}. Pass only one."
+                )
             names = (field.name for field in dataclasses.fields(cls))
             found = cls(**{name: getattr(training_data, name, None) for name in names})
         found.validate()
@@ -185,7 +187,7 @@ def bounds(num_items: int, num_shards: int) -> list[tuple[int, int]]:
 def slice_episodes(
     episodes: Sequence[SingleAgentEpisode], num_shards: int, len_lookback_buffer: int | None = None
 ) -> list[list[SingleAgentEpisode]]:
-    """Splits episodes in time into one list per shard, so that all shards have the same number of steps, or one less.
+    """Splits episodes in time into one list per shard; the numbers of steps of the shards differ by at most one.
 
     Args:
         episodes: Episodes, which are concatenated in this order and cut where a shard is full.

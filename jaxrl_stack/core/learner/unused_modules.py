@@ -56,8 +56,8 @@ def restore_unused_modules(
 
 
 def _has_rows_by_ref(learner: Learner, has_rows: Mapping[ModuleID, Any], kind: type[nnx.Variable]) -> dict[str, Any]:
-    """Returns, for each parameter or variable name (ref), whether any module that contains it has valid rows in the
-    batch.
+    """Returns, for each parameter or variable name (ref), whether any module that contains the variable has valid rows
+    in the batch; several modules can share a variable.
     """
     flags: dict[str, list[Any]] = {}
     for mid, own in has_rows.items():

@@ -514,11 +514,11 @@ class Update:
 
 
 def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> Mapping[ModuleID, Block]:
-    """Returns sampled blocks from which minibatches draw rows one by one, if whole env steps of all agents do not fit
-    into the minibatches of a module, or if a module has masked rows. Otherwise returns the blocks unchanged.
+    """Lets minibatches draw single rows of all modules, instead of whole env steps with the rows of all agents, if the
+    block of at least one module requires it. Returns the changed blocks; otherwise the blocks as given.
 
-    One such module is enough: rows are then drawn one by one in all modules. Whole env steps need a minibatch whose
-    rows per shuffle shard are a multiple of the number of agents. Unchanged blocks may differ: minibatches may draw
+    A block requires single rows if some of its rows are masked, or if the number of rows that a minibatch takes from
+    each shuffle shard is not a multiple of the number of agents. Unchanged blocks may differ: minibatches may draw
     whole env steps of some modules, and single rows of others.
     """
     per_shard = plan.rows_per_shard_and_step() or 0
@@ -678,8 +678,8 @@ class _Minibatches:
         return lambda step: {mid: of_module(mid, step) for mid in items}
 
     def counted(self) -> dict[ModuleID, CountedRows]:
-        """Counts the valid rows (not masked) of the batch and of all minibatches, by module; ``{}`` if no module's
-        sampled block has masks.
+        """Counts, for each module, the valid rows (not masked) in the batch and in all minibatches together; ``{}`` if
+        no module's sampled block has masks.
 
         Without masks in sampled blocks, the host computes these numbers from batch sizes and masks in host memory.
         """

@@ -73,7 +73,8 @@ class UpdateProgram:
     def __call__(
         self, state: LearnerState, batch: Any, settings: Any, counter: np.ndarray, *mapped: Any, is_dealt: bool = True
     ) -> tuple[LearnerState, Flat, dict[MetricKey, np.ndarray]]:
-        """Makes one update and waits until it is finished; afterwards no device reads the caller's arrays.
+        """Makes one update and waits until the update is finished. The caller may then overwrite its NumPy arrays,
+        because no device reads them any more.
 
         Args:
             state: State of the learner; everything except parameters and PRNG keys is donated.
@@ -112,8 +113,7 @@ class UpdateProgram:
         return shards.reshape(-1, *shards.shape[2:])
 
     def _split(self, state: LearnerState) -> tuple[LearnerState, dict[str, Any]]:
-        """Separates parameters and PRNG keys from a learner state; returns the other entries of the state, and the
-        keys.
+        """Returns a learner state without parameters and PRNG keys, and the PRNG keys.
 
         A key that a program takes and returns costs as much time as several arrays. Keys rarely change: programs derive
         their random numbers from them and from the number of updates.
@@ -124,7 +124,9 @@ class UpdateProgram:
 
 
 def _joined(params: Any, others: LearnerState, keys: Mapping[str, Any]) -> LearnerState:
-    """Joins parameters, other entries and PRNG keys to a learner state; inverse of `UpdateProgram._split`."""
+    """Joins parameters, the other entries of a learner state, and PRNG keys to a learner state; inverse of
+    `UpdateProgram._split`.
+    """
     return dataclasses.replace(others, params=params, rest={**others.rest, **keys["rest"]}, key=keys["key"])
 
 

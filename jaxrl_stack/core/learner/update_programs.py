@@ -75,7 +75,8 @@ class UpdatePrograms:
     def _of_shapes(
         self, name: str, plan: UpdatePlan, shown: Callable[[Any], dict[str, Any]], *mapped: Any
     ) -> UpdateProgram:
-        """Returns the program of an update for arguments of the given shapes; compiles it at the first call.
+        """Returns the program of an update for arguments of the given shapes; creates it at the first request for these
+        shapes.
 
         Args:
             name: Kind of the batch.
@@ -229,8 +230,8 @@ class UpdatePrograms:
             if of_all.min() != of_all.max():
                 raise ValueError(
                     f"should_module_be_updated({mid!r}) is True in {int(of_all.sum())} of {len(of_all)} learners, but "
-                    "must be equal in all of them. Make multi_agent(policies_to_train=...), or an override of "
-                    "should_module_be_updated(), independent of data that differs between learners, such as batches."
+                    "must be equal in all of them. Let multi_agent(policies_to_train=...), or your override of "
+                    "should_module_be_updated(), decide only by the module id, not by data such as batches."
                 )
         return dict(zip(sizes, everyone[: len(sizes)], strict=True))
 
@@ -273,8 +274,8 @@ class UpdatePrograms:
                 )
 
     def follow(self, old: LearnerState, new: LearnerState) -> None:
-        """Registers a change of the learner's state between two updates, from `old` to `new`. The next update then
-        takes no new snapshot because of this change.
+        """Registers that `new` has replaced the learner's state `old` between two updates. The next update then keeps
+        its snapshot, whereas an unregistered state would cause a new one.
         """
         self._snapshots.renamed(old, new)
 
