@@ -40,7 +40,10 @@ class Encoder(nnx.Module):
         """Encodes a batch's columns. For a recurrent encoder, columns are `[B, T, ...]` and include `STATE_IN`, and the
         result includes `STATE_OUT`.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not override __call__(self, inputs).")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not override __call__(self, inputs). Implement it: "
+            "return {ENCODER_OUT: latents}."
+        )
 
 
 def initial_state_of(encoder: Any) -> Any:
@@ -61,8 +64,8 @@ def as_sequences(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_steps(columns: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """Applies `change` to all columns of a batch except recurrent states, which have one entry per sequence instead of
-    per step.
+    """Applies the function `change` to all columns of a batch except recurrent states, which have one entry per
+    sequence instead of per step.
     """
     states = (Columns.STATE_IN, Columns.STATE_OUT)
     return {name: own if name in states else jax.tree.map(change, own) for name, own in columns.items()}
@@ -76,8 +79,8 @@ def state_out_of(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_inputs(encoder: Any, inputs: dict[str, Any]) -> bool:
-    """Whether a batch has all columns and observation keys that an encoder reads; True for modules that are not
-    `Encoder`s.
+    """Whether a batch has all columns and observation keys that an encoder reads. True for modules that are not
+    `Encoder`s, because they do not define `has_inputs`.
     """
     return not isinstance(encoder, Encoder) or encoder.has_inputs(inputs)
 

@@ -323,8 +323,8 @@ _INITIALIZER_ARGUMENTS = {
 
 
 def hidden_layers(settings: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """Returns the arguments of a model config that describe hidden layers, from the settings ``fcnet_*`` or
-    ``head_fcnet_*`` (`part`).
+    """Returns the arguments of a model config, such as `MLPEncoderConfig`, that describe hidden layers. `part` selects
+    the settings: "fcnet" for ``fcnet_*``, "head_fcnet" for ``head_fcnet_*``.
     """
     hiddens, activation, use_layernorm = _HIDDEN_LAYERS[part]
     return {

@@ -137,7 +137,10 @@ class _LayersConfig(_OwnConfig):
             kinds.append((True, int(self.output_layer_dim)))
         if min((width for _, width in kinds), default=1) < 1:
             widths = [width for _, width in kinds]
-            raise ValueError(f"{type(self).__name__}: layer widths {widths} must be at least 1.")
+            raise ValueError(
+                f"{type(self).__name__}: layer widths (hidden_layer_dims, output_layer_dim) must be at least 1, got "
+                f"{widths}."
+            )
         layers = [self._output_layer(width) if is_output else self._hidden_layer(width) for is_output, width in kinds]
         if is_head and layers:  # Losses, log-probabilities and values are made of what it puts out: float32.
             layers[-1] = dataclasses.replace(layers[-1], dtype=None)
@@ -235,7 +238,9 @@ class MLPHeadConfig(_MLPConfig):
 
 @dataclasses.dataclass
 class FreeLogStdMLPHeadConfig(_MLPConfig):
-    """Config of a `FreeLogStdMLPHead`. `output_layer_dim` counts means and log standard deviations."""
+    """Config of a `FreeLogStdMLPHead`. `output_layer_dim` counts all outputs: d means, and d log standard deviations
+    (parameters that do not depend on the state).
+    """
 
     def _build(self, rngs: nnx.Rngs) -> FreeLogStdMLPHead:
         if self.output_layer_dim is None or self.output_layer_dim % 2:
@@ -489,7 +494,8 @@ class RecurrentEncoderConfig(_OwnConfig):
 
 @dataclasses.dataclass
 class MultiStreamEncoderConfig(_LayersConfig):
-    """Config of a `MultiStreamEncoder`.
+    """Config of a `MultiStreamEncoder`, which has one encoder for each of several columns, and a network that joins
+    their latents.
 
     Args:
         base_encoder_configs: `{column: config of the column's encoder}`.
@@ -521,7 +527,7 @@ class MultiStreamEncoderConfig(_LayersConfig):
 
 @dataclasses.dataclass
 class ObservationKeysEncoderConfig(_OwnConfig):
-    """Config of an `ObservationKeysEncoder`.
+    """Config of an `ObservationKeysEncoder`, which encodes some keys of Dict observations.
 
     Args:
         base_encoder_config: Config of the encoder of the selected keys.
@@ -534,8 +540,8 @@ class ObservationKeysEncoderConfig(_OwnConfig):
     def _base(self) -> ModelConfig:
         if self.base_encoder_config is None or self.observation_space is None:
             raise ValueError(
-                "ObservationKeysEncoderConfig needs a base_encoder_config, such as an MLPEncoderConfig, and the "
-                "observation_space of the selected keys, a gymnasium.spaces.Dict."
+                "ObservationKeysEncoderConfig needs two arguments: base_encoder_config, such as MLPEncoderConfig(...), "
+                "and observation_space, a gymnasium.spaces.Dict of the selected keys."
             )
         return self.base_encoder_config
 
@@ -551,7 +557,7 @@ class ObservationKeysEncoderConfig(_OwnConfig):
 
 @dataclasses.dataclass
 class ActorCriticEncoderConfig(_OwnConfig):
-    """Config of an `ActorCriticEncoder`.
+    """Config of an `ActorCriticEncoder`, which computes latents for the policy and the value function.
 
     Args:
         base_encoder_config: Config of one encoder.

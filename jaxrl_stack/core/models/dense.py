@@ -63,6 +63,6 @@ class Dense(nnx.Linear):
 
 
 def _rows_at(rows: jax.Array, numbers: jax.Array) -> jax.Array:
-    """Returns ``rows[numbers]``, with zeros for numbers out of range, including negative ones."""
+    """Returns ``rows[numbers]`` for indices `numbers`, with zeros for indices out of range, including negative ones."""
     within = jnp.where(numbers < 0, len(rows), numbers)
     return rows.at[within].get(mode="fill", fill_value=0)

@@ -136,8 +136,8 @@ class MultiStreamEncoder(Encoder):
 
 
 def side_by_side(parts: Sequence[jax.Array]) -> jax.Array:
-    """Broadcasts the leading axes and concatenates on the last axis, for example one observation ``[N, 1, d]`` with K
-    actions ``[N, K, n]``.
+    """Broadcasts the leading axes of arrays and concatenates the arrays on the last axis. Example: N observations
+    ``[N, 1, d]`` and K actions for each observation, ``[N, K, n]``, become ``[N, K, d + n]``.
     """
     leading = jnp.broadcast_shapes(*(part.shape[:-1] for part in parts))
     return jnp.concatenate([jnp.broadcast_to(part, (*leading, part.shape[-1])) for part in parts], axis=-1)
@@ -207,12 +207,12 @@ class ActorCriticEncoder(Encoder):
 
     @property
     def actor_encoder(self) -> Any:
-        """Encoder of the policy's latents."""
+        """Encoder that computes the policy's latents."""
         return self.shared if self.is_shared else self.actor
 
     @property
     def critic_encoder(self) -> Any:
-        """Encoder of the value function's latents."""
+        """Encoder that computes the value function's latents."""
         return self.shared if self.is_shared else self.critic
 
     @property
@@ -252,8 +252,8 @@ class ActorCriticEncoder(Encoder):
 
 
 def _state_of(inputs: dict[str, Any], part: str) -> dict[str, Any]:
-    """Returns the recurrent inputs of the actor's or critic's encoder (`part`): ``STATE_IN``, and ``RESETS`` if
-    present; {} without a state.
+    """Returns the state columns for one part of a recurrent encoder (`part`: actor, critic, or a column with a separate
+    encoder): ``STATE_IN`` of this part, and ``RESETS`` if present; {} if the part has no state.
     """
     if part not in inputs.get(Columns.STATE_IN, {}):
         return {}

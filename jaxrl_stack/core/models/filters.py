@@ -66,8 +66,8 @@ class Filter:
         return height, width
 
     def transposed_margins(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Returns the padding of a transposed convolution, applied after zeros were inserted for the stride; an odd
-        remainder is added above and left.
+        """Returns the padding ``((above, below), (left, right))`` of a transposed convolution, applied after zeros were
+        inserted for the stride. If the total padding of an axis is odd, above (or left) gets one more.
         """
         totals = [kernel - 1 + stride - 1 for kernel, stride in zip(self.kernel, self.stride, strict=True)]
         (above, below), (left, right) = ((total - total // 2, total // 2) for total in totals)
@@ -131,8 +131,8 @@ def default_filters(shape: Sequence[int]) -> list[list[Any]]:
 
     Square images with sides of 10, 42, 64, 84 and 96 pixels get RLlib's filters. For other images, the longer side
     determines the filters. Up to 2 pixels: a dense layer, written as a convolution whose kernel covers the image. Up to
-    20 pixels: two convolutions of 3 x 3 that keep the size. More: convolutions that halve each side until it has at
-    most 6 pixels.
+    20 pixels: two convolutions of 3 x 3 that keep the size. More: convolutions that halve each side until the side has
+    at most 6 pixels.
 
     Args:
         shape: ``[height, width, channels]``.
@@ -166,8 +166,8 @@ def default_filters(shape: Sequence[int]) -> list[list[Any]]:
 
 
 def _halving_filters(size: list[int]) -> list[list[Any]]:
-    """Returns filters that halve each side of an image until it has at most 6 pixels, and double the channels each
-    time, up to 256.
+    """Returns filters that halve each side of an image until the side has at most 6 pixels, and double the channels
+    each time, up to 256.
     """
     filters, channels = [], 16
     while max(size) > _SMALLEST_HALVED:

@@ -54,8 +54,8 @@ def torch_default_kernel() -> Initializer:
 
 
 def torch_default_bias(fan_in: int) -> Initializer:
-    """Returns torch's default initializer of biases (usable for kernels of any shape): uniform in ±1/sqrt(fan_in), with
-    the kernel's fan_in.
+    """Returns torch's default initializer of biases: uniform in ±1/sqrt(fan_in), with the `fan_in` of the layer's
+    kernel. It can also initialize kernels, of any shape.
     """
     return on_host(lambda rng, shape: _symmetric(rng, shape, 1.0 / math.sqrt(max(fan_in, 1))))
 
@@ -151,8 +151,7 @@ def _variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: st
     modes, distributions = ("fan_in", "fan_out", "fan_avg"), ("truncated_normal", "normal", "uniform")
     if mode not in modes or distribution not in distributions:
         raise ValueError(
-            f"mode must be one of {modes}, and distribution one of {distributions}; got mode={mode!r}, "
-            f"distribution={distribution!r}."
+            f"mode={mode!r} must be one of {modes}, and distribution={distribution!r} must be one of {distributions}."
         )
 
     def draw(rng: np.random.Generator, shape: Shape) -> np.ndarray:

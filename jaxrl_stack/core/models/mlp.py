@@ -83,7 +83,9 @@ class Stack(nnx.Module):
         self.output_dim = width
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps float `[..., width]` to `[..., output_dim]`; for images, height and width may change, too."""
+        """Maps float `[..., width]` to `[..., output_dim]`. Convolutions map images `[..., H, W, width]` (width: number
+        of channels) to `[..., h, w, output_dim]`.
+        """
         return self._from(0, x)
 
     def _from(self, first: int, x: jax.Array) -> jax.Array:

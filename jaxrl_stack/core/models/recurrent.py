@@ -153,8 +153,8 @@ def _zero_where(reset: Any, state: State) -> State:
 
 
 class RecurrentLayer(nnx.Module):
-    """One recurrent layer. `input` multiplies the inputs of all steps at once, `hidden` multiplies the state in each
-    step.
+    """One recurrent layer with two dense layers: `input` is applied to the inputs of all steps at once, `hidden` to the
+    state in each step.
 
     Args:
         input_dim: Width of the input.
@@ -191,7 +191,7 @@ class RecurrentLayer(nnx.Module):
     def __call__(
         self, x: jax.Array, state: dict[str, jax.Array], resets: jax.Array | None
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Applies the recurrent layer to sequences, with the time axis first.
+        """Applies the recurrent layer to sequences ``[T, B, input_dim]`` (time axis first).
 
         Args:
             x: Float ``[T, B, input_dim]``.
