@@ -62,7 +62,7 @@ class AsynchronousUpdates:
         return self._actors.finished_updates()
 
     def pending_refs(self) -> list[Any]:
-        """Returns one Ray reference (of the first learner's result) for each sent update that `finished()` has not
-        returned yet, oldest first.
+        """Returns one Ray reference (of the first learner's result) for each sent update whose results `finished()` has
+        not returned yet, oldest first.
         """
         return [pending.refs[0] for pending in self._actors.pending]
