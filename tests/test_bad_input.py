@@ -816,7 +816,7 @@ LEARNERS = [
     case("loss-integer", loss(lambda batch: jnp.int32(0)), ValueError, "The loss of module", "int32", "Return a float32 scalar"),
     case("loss-of-three", loss(lambda batch: (jnp.float32(0), {}, 1)), ValueError, "The loss of module", "a tuple of 3", "Return the loss, or the pair"),
     case("loss-unknown-column", loss(lambda batch: batch["advantage"].mean()), ValueError, "MyLearner", "'advantage'", "'advantages'"),
-    case("loss-dict", loss(lambda batch: {"loss": jnp.float32(0)}), KeyError, POLICY, "no optimizer 'loss'", "a loss {optimizer_name: scalar}"),
+    case("loss-dict", loss(lambda batch: {"loss": jnp.float32(0)}), KeyError, POLICY, "no optimizer 'loss'", "A loss is a scalar"),
     case("loss-number", loss(lambda batch: float(batch["advantages"].mean())), TypeError, "test_bad_input.py", "float(batch", "use jnp.where"),
     case("loss-numpy", loss(lambda batch: np.mean(np.asarray(batch["advantages"]))), TypeError, "test_bad_input.py", "np.mean(", "and jnp"),
     case("loss-detach", loss(lambda batch: batch["advantages"].detach().mean()), AttributeError, "detach", ".detach()", "jax.lax.stop_gradient(x)"),

@@ -138,7 +138,7 @@ def squares():
 
 def test_build_twice_changes_nothing():
     learner = make_config().learner_class(config=make_config(), module_spec=SPEC_WITH_SPACES)
-    with pytest.raises(ValueError, match=r"SquaresLearner.build\(\) must be called"):
+    with pytest.raises(ValueError, match=r"SquaresLearner is not built. Call build\(\) first"):
         learner.update(batch=rows())
     learner.build()
     state, microbatches, optimizers = (

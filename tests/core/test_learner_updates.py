@@ -433,9 +433,9 @@ def test_blocks_that_do_not_fit(block_learners):
         learner.update_block(Experience.of_steps(data), **BLOCK_SETTINGS)
 
     before = block_learners[1].num_updates
-    with pytest.raises(ValueError, match="B=3 columns.*2 shuffle shards.*num_shuffle_shards=2.*Use 4 environments"):
+    with pytest.raises(ValueError, match=r"B=3 .*2 shuffle shards.*num_shuffle_shards=2.*environments \(B=4"):
         update(block_learners[1], {DEFAULT_MODULE_ID: block(5, 3)})
-    with pytest.raises(ValueError, match="B=5 columns.*2 devices.*num_cpus_per_learner.*Use 6 environments"):
+    with pytest.raises(ValueError, match=r"B=5 .*2 devices.*num_cpus_per_learner.*environments \(B=6"):
         update(block_learners[2], {DEFAULT_MODULE_ID: block(5, 5)})
     uneven = block(5, 4) | {Columns.REWARDS: np.zeros((4, 4))}
     with pytest.raises(ValueError, match=r"\[T, B, ...\] with the same T and B.*'rewards': \[\(4, 4\)\]"):

@@ -127,8 +127,8 @@ def _columns(episode: SingleAgentEpisode) -> dict[str, Any]:
 
 
 def _with_states(columns: dict[str, Any], episode: SingleAgentEpisode, module: RLModule) -> dict[str, Any]:
-    """Returns the columns of one episode with two more: ``STATE_IN``, the recurrent state before every step, and
-    ``RESETS``, which is True at the start of an episode. Leaves out ``STATE_OUT``.
+    """Returns the columns of one episode with ``STATE_IN``, the recurrent state before every step, and with ``RESETS``,
+    which is True in the first step of an episode (not of a later chunk). Leaves out ``STATE_OUT``.
 
     The state before a step is its recorded ``STATE_IN``, or else ``STATE_OUT`` of the step before. If ``STATE_IN`` is
     missing, the first state is the initial state at the start of an episode, else ``STATE_OUT`` of the last look-back
@@ -195,7 +195,7 @@ def _side_by_side(
         if set(other) != names:
             raise ValueError(
                 f"The columns of episodes differ: {sorted(names)} in episode 0, {sorted(other)} in episode {i}. Pass "
-                "only episodes with the same extra model outputs; host connectors must add the same columns to all."
+                "only episodes with the same extra model outputs, and add the same columns to each in host connectors."
             )
     block = {name: jax.tree.map(lay_out, *[c[name] for c in columns]) for name in columns[0]}
     rows = [

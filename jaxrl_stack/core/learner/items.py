@@ -65,8 +65,8 @@ class RowForm:
         return items
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns one row of each drawn item. Single steps stay unchanged; `step`, ``[m]``, the index of the row in
-        each item, is ignored.
+        """Returns one row of each drawn item: the items unchanged, because each item is a single row. `step`, ``[m]``,
+        the index of the row in each item, is ignored.
         """
         return items
 
@@ -136,8 +136,9 @@ class EnvStepForm(RowForm):
         return self._by_kind(items, lambda x: x[jnp.arange(len(step)), step], lambda x: x)
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """Returns a ``LOSS_MASK`` ``[m * A]`` that is True everywhere, for the columns of a minibatch of m env steps.
-        The longest first axis gives the size, because observations shared by agents have only m entries.
+        """Returns a ``LOSS_MASK`` ``[m * A]`` that is True everywhere, for the columns of a minibatch of m env steps in
+        the shapes that losses receive. The longest first axis gives the size, because observations shared by agents
+        have only m entries.
         """
         return jnp.ones(max(map(len, jax.tree.leaves(columns))), bool)
 
@@ -255,7 +256,7 @@ class SequenceForm(ChunkForm):
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Calls `module.forward_train` on m chunks of L steps; returns
         ``(columns for the loss, outputs of the module)``, both ``[m, L, ...]``. If `is_stepped` is True and
-        `keeps_order` is False, both are single steps, ``[m * L, 1, ...]``.
+        `keeps_order` is False, both are single steps instead, ``[m * L, 1, ...]``.
         """
         if not self.is_stepped:
             return columns, module.forward_train(columns)
@@ -349,7 +350,7 @@ def forms_of_batch(
 @struct.dataclass
 class Items:
     """Data of one module on one device as items (steps, chunks or env steps), from which minibatches are drawn. The
-    items are distributed over S shuffle shards of N items each, which are shuffled separately.
+    items are distributed over S shuffle shards of N items each; each shard is shuffled separately.
 
     Attributes:
         columns: ``{column: pytree [S, N, ...]}``; a batch that was laid out on the host has the device axis before
@@ -370,7 +371,8 @@ class Items:
 
         Args:
             module: The module.
-            block: The module's block; shard ``s`` has the indices ``s * B/S ... (s+1) * B/S - 1`` on axis B.
+            block: The module's block; shard ``s`` has the indices ``s * B/S ... (s+1) * B/S - 1`` on axis B. If the
+                items are env steps of A agents, it has this part of each agent's B / A indices.
             num_shards: ``S``.
             needs_time: See `form_of_block`.
         """

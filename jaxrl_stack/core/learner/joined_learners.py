@@ -173,7 +173,7 @@ class JoinedLearners:
     def strategies_of_neighbours(self, number: int) -> list[Any]:
         """Returns Ray ``scheduling_strategy`` values that place `number` additional actors next to each learner: one
         value per additional actor, learner by learner. All are None without a placement group, or if a learner's bundle
-        has too few CPUs.
+        has too few CPUs for the learner and its additional actors.
 
         Args:
             number: Actors per learner, of one CPU each.

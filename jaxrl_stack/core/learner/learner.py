@@ -416,7 +416,7 @@ class Learner(Checkpointable):
 
     def _check_is_built(self) -> None:
         if not self._is_built:
-            raise ValueError(f"{type(self).__name__} is not built yet. Call build() first.")
+            raise ValueError(f"{type(self).__name__} is not built. Call build() first.")
         if self._learner_connector.num_changes != self.num_connector_changes and self._state is not None:
             self._follow_connectors()
 
@@ -489,8 +489,8 @@ class Learner(Checkpointable):
 
     @property
     def reduction_axis(self) -> str | None:
-        """Name of the axis for reductions over the devices of all joined processes. None with ``disable_jit``, and for
-        a single device, because reductions would slow down small updates.
+        """Name of the axis for reductions over the devices of all joined processes. None with ``disable_jit``; also
+        None for a single device, because reductions would slow down small updates.
         """
         return self.axis_name if self.num_devices > 1 else None
 
@@ -997,8 +997,8 @@ class Learner(Checkpointable):
         return {name: jnp.sum(x if full else jnp.where(mask, x, 0.0)) / count for name, x in values.items()}
 
     def _log_no_valid_action_share(self, module_id: ModuleID, means: dict[str, jax.Array]) -> None:
-        """Removes the fraction of rows whose action mask allows no action from `means` (means over the rows of a
-        minibatch, by name), and logs the fraction, averaged over all minibatches.
+        """Logs the fraction of rows whose action mask allows no action, averaged over all minibatches, and removes this
+        fraction from `means`, ``{name: mean over the rows of a minibatch}``.
 
         A single such row in the train batch is an error, whereas other metrics describe the last minibatch only.
         """
@@ -1354,8 +1354,8 @@ class Learner(Checkpointable):
             num_epochs, minibatch_size, shuffle_batch_per_epoch, num_total_minibatches: See `update`.
 
         Raises:
-            ValueError: If the minibatch size is not a multiple of the number of shuffle shards, the number of shuffle
-                shards is not a multiple of the number of devices, or a number is too small.
+            ValueError: If the minibatch size is not a multiple of the number of this learner's shuffle shards, the
+                number of shuffle shards is not a multiple of the number of devices, or a number is too small.
         """
         num_learners, num_devices = self.num_joined_learners, self.num_devices
         num_shards = self.config.num_shuffle_shards or num_devices
@@ -1599,8 +1599,8 @@ class Learner(Checkpointable):
         learned: Mapping[MetricKey, Any],
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[ModuleID, int]:
-        """Counts the steps on which the updates of an on-device program have trained each module, and adds these
-        numbers to the lifetime counters. Does nothing if no rows are masked. Arguments as in `training_counts`.
+        """If rows are masked, counts the steps on which the updates of an on-device program have trained each module,
+        and adds these numbers to the lifetime counters; otherwise does nothing. Arguments as in `training_counts`.
 
         Returns:
             ``{module_id: number of steps}`` of these updates, also added to `steps_trained`. {} if no rows are masked:

@@ -138,8 +138,8 @@ class LearnerGroup(Checkpointable):
         return self._local.declared_columns if self._actors is None else self._actors.info["declared_columns"]
 
     def strategies_of_neighbours(self, number: int) -> list[Any]:
-        """Returns Ray ``scheduling_strategy`` values that place `number` additional actors on the node of each learner,
-        one value per additional actor; None lets Ray choose the node.
+        """Returns Ray ``scheduling_strategy`` values that place `number` additional actors next to each learner: one
+        value per additional actor; None lets Ray choose the node.
 
         Args:
             number: Number of actors per learner, of one CPU each.

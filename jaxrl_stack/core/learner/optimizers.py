@@ -157,8 +157,8 @@ class Optimizers(Mapping[ModuleID, Mapping[str, RegisteredOptimizer]]):
         if name not in self.get(module_id, {}):
             known = {m: list(names) for m, names in self.items()}
             raise KeyError(
-                f"Module {module_id!r} has no optimizer {name!r}; registered are {known}. Use these names, "
-                f"also in a loss {{optimizer_name: scalar}}; log other values with self.metrics.log_value()."
+                f"Module {module_id!r} has no optimizer {name!r}; registered are {known}. A loss is a scalar, or a "
+                f"dict {{optimizer_name: scalar}} with these names; log other values with self.metrics.log_value()."
             )
         return self[module_id][name]
 

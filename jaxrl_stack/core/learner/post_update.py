@@ -137,8 +137,8 @@ def _check_paths(metrics: Mapping[Any, Any], owner: str) -> None:
     for path in metrics:
         if not (isinstance(path, tuple) and path):
             raise ValueError(
-                f"{owner}.post_update() returned a metric named {path!r}. A name must be a tuple (module_id, name): "
-                f"{_RETURN}."
+                f"{owner}.post_update() returned a metric named {path!r}. A name must be a tuple such as "
+                f"(module_id, name): {_RETURN}."
             )
 
 

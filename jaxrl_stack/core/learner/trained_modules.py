@@ -72,7 +72,7 @@ def _answer(function: Callable[..., Any], module_id: str) -> bool:
         ) from error
     if len(answers) > 1:
         raise ValueError(
-            f"multi_agent(policies_to_train={name}) returns both True and False for module {module_id!r}, called "
-            f"several times with ({module_id!r}, None). {fixed}"
+            f"multi_agent(policies_to_train={name}) returns both True and False for module {module_id!r} in "
+            f"several calls with ({module_id!r}, None). {fixed}"
         )
     return answers.pop()

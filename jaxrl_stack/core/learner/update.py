@@ -514,12 +514,12 @@ class Update:
 
 
 def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> Mapping[ModuleID, Block]:
-    """Lets minibatches draw single rows of all modules, instead of whole env steps with the rows of all agents, if the
-    block of at least one module requires it. Returns the changed blocks; otherwise the blocks as given.
+    """If the block of at least one module requires it, returns blocks from which minibatches draw single rows in all
+    modules, instead of whole env steps with the rows of all agents. Otherwise returns the blocks unchanged.
 
-    A block requires single rows if some of its rows are masked, or if the number of rows that a minibatch takes from
-    each shuffle shard is not a multiple of the number of agents. Unchanged blocks may differ: minibatches may draw
-    whole env steps of some modules, and single rows of others.
+    A block requires single rows if it has a mask, or if the number of rows that a minibatch takes from each shuffle
+    shard is not a multiple of the number of agents. Unchanged blocks may differ: minibatches may draw whole env steps
+    of some modules, and single rows of others.
     """
     per_shard = plan.rows_per_shard_and_step() or 0
     if all(own.fits_minibatches(per_shard) and own.mask is None for own in blocks.values()):

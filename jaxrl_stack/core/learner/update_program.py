@@ -113,7 +113,7 @@ class UpdateProgram:
         return shards.reshape(-1, *shards.shape[2:])
 
     def _split(self, state: LearnerState) -> tuple[LearnerState, dict[str, Any]]:
-        """Returns a learner state without parameters and PRNG keys, and the PRNG keys.
+        """Splits a learner state: returns ``(state without parameters and PRNG keys, the removed PRNG keys)``.
 
         A key that a program takes and returns costs as much time as several arrays. Keys rarely change: programs derive
         their random numbers from them and from the number of updates.

@@ -275,7 +275,7 @@ class UpdatePrograms:
 
     def follow(self, old: LearnerState, new: LearnerState) -> None:
         """Registers that `new` has replaced the learner's state `old` between two updates. The next update then keeps
-        its snapshot, whereas an unregistered state would cause a new one.
+        the last snapshot; after an unregistered change, it would take a new snapshot.
         """
         self._snapshots.renamed(old, new)
 

@@ -80,7 +80,7 @@ def state_out_of(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def has_inputs(encoder: Any, inputs: dict[str, Any]) -> bool:
     """Whether a batch has all columns and observation keys that an encoder reads. True for modules that are not
-    `Encoder`s, because they do not define `has_inputs`.
+    `Encoder`s, because they may lack the method `has_inputs`.
     """
     return not isinstance(encoder, Encoder) or encoder.has_inputs(inputs)
 

@@ -495,7 +495,7 @@ class RecurrentEncoderConfig(_OwnConfig):
 @dataclasses.dataclass
 class MultiStreamEncoderConfig(_LayersConfig):
     """Config of a `MultiStreamEncoder`, which has one encoder for each of several columns, and a network that joins
-    their latents.
+    the encoders' latents.
 
     Args:
         base_encoder_configs: `{column: config of the column's encoder}`.
