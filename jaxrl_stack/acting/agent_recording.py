@@ -27,8 +27,9 @@ NO_ACT = -1
 
 
 class HeldRows(NamedTuple):
-    """State of a module's rows between two recorded blocks of steps: incomplete agent steps, and which episodes
-    continue. A row is one agent in one environment.
+    """State of a module's rows (one agent in one environment each) at the end of a recorded block of steps, from which
+    the recording of the next block continues: incomplete agent steps, and whether each row's next complete step begins
+    an episode.
 
     Attributes:
         rows: Rows with an incomplete step, ``n`` of them.
@@ -107,7 +108,7 @@ class AgentRecording:
 
     @property
     def keeps_times(self) -> bool:
-        """Whether the recording stores, in `times`, the env steps at which each agent step began and ended."""
+        """Whether the recording stores, in `times`, the vector steps at which each agent step began and ended."""
         return self._seen is not None
 
     @property
@@ -130,8 +131,8 @@ class AgentRecording:
         )
 
     def _step_of(self, row: int, act: int) -> int:
-        """Returns the index of the vector step in which the policy computed a row's action with the index `act`;
-        negative if that step was before this block. A row is one agent in one environment.
+        """Returns the index of the vector step in which a row (one agent in one environment) took its recorded action
+        number `act`. Action 0 began a step before this block, so that its index is negative.
         """
         return self._held_begins[row] if act == 0 else act - 1
 
@@ -226,11 +227,10 @@ class AgentRecording:
             self.held[row], self.pending[row] = NO_ACT, 0.0
 
     def finish(self) -> None:
-        """Stores the next observation of each row's last complete step, if an incomplete step follows it. A row is one
-        agent in one environment. Call this method after the last vector step.
+        """Stores the next observation of each row's last complete step: the observation of the incomplete step that
+        follows it. A row is one agent in one environment. Call this method after the last vector step.
 
-        If the last complete step of such a row did not end the agent's episode, the observation after it is the
-        observation of the incomplete step.
+        Stores nothing for a row that lacks one of the two steps, or whose last complete step ended the agent's episode.
         """
         last = self.counts - 1
         rows = np.flatnonzero((np.array(self.held) != NO_ACT) & (last >= 0))
@@ -244,8 +244,8 @@ class AgentRecording:
 
     @property
     def mask(self) -> np.ndarray:
-        """Mask of the complete agent steps in the recorded columns, bool ``[T, R]``: True in the first entries of each
-        row (one agent in one environment).
+        """Mask of the complete agent steps in the recorded columns, bool ``[T, R]``. In a row (one agent in one
+        environment) with n complete steps, the first n entries are True.
         """
         return np.arange(self.num_steps)[:, None] < self.counts
 
@@ -272,8 +272,8 @@ class AgentRecording:
         }
 
     def _acts_of_steps(self) -> list[np.ndarray]:
-        """Returns the arrays (observations, actions, outputs) that were recorded at the beginning of each complete
-        agent step, ``[T, R, ...]``; views if all agents acted in every step.
+        """Returns the arrays (observations, actions, outputs) that were recorded when each complete agent step began,
+        ``[T, R, ...]``. If all agents acted in every step, the arrays are views of the recording, not copies.
         """
         flat = self._gathered()
         if np.array_equal(flat.reshape(-1), np.arange(self.num_rows, flat.size + self.num_rows)):
@@ -281,8 +281,9 @@ class AgentRecording:
         return [leaf.reshape(-1, *leaf.shape[2:])[flat] for leaf in self._acts]
 
     def _gathered(self) -> np.ndarray:
-        """Returns, for each complete agent step, the index of the policy call ("act") that began it, int64 ``[T, R]``.
-        The indices refer to the recorded acts, flattened to ``[(T + 1) * R]``.
+        """Returns the index of each complete agent step's act (the policy results with which the step began), int64
+        ``[T, R]``. The indices refer to the recorded acts, flattened to ``[(T + 1) * R]``: act 0 of each row comes from
+        the previous block.
 
         After a row's last complete step its act is repeated. A row without a complete step repeats the last act of the
         row with the most complete steps.
@@ -298,15 +299,18 @@ class AgentRecording:
         return flat
 
     def _rewards_of_steps(self) -> np.ndarray:
-        """Returns the rewards of the complete agent steps, float32 ``[T, R]``; 0 after the last one of a row."""
+        """Returns the rewards of the complete agent steps, float32 ``[T, R]``; entries after a row's last complete step
+        are 0.
+        """
         rewards = np.zeros((self.num_steps, self.num_rows), np.float32)
         for row, own in enumerate(self._rewards):
             rewards[: len(own), row] = own
         return rewards
 
     def times(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns when each complete agent step began and when it was complete (`AgentTimes.begins` and
-        `AgentTimes.seen`), int32 ``[T, R]`` each; 0 after the complete steps of a row.
+        """Returns the vector step in which each complete agent step began, and the number of vector steps after which
+        it was complete: `AgentTimes.begins` and `AgentTimes.seen`, int32 ``[T, R]`` each. Entries after a row's last
+        complete step are 0.
         """
         assert self._seen is not None
         begins, seen = np.zeros((2, self.num_steps, self.num_rows), np.int32)
@@ -339,8 +343,8 @@ class AgentRecording:
         return [(time // 2, row, what) for time, row, what in sorted(set(found))]
 
     def _problem_with(self, act: int, row: int) -> str:
-        """Describes the invalid observation for which a policy call ("act") computed an action, as text for an error
-        message.
+        """Returns the error text for an invalid observation, on which a row (one agent in one environment) took its
+        recorded action number `act`: either its mask allows no action, or a number is not finite.
         """
         obs = self._obs if self._obs_leaves else self._layout.read(Columns.OBS, self._matrix, self._loose)
         has_mask = isinstance(obs, Mapping) and ACTION_MASK in obs
@@ -458,7 +462,7 @@ class AgentRecordings:
 
     def not_usable(self) -> list[NotUsable]:
         """Finds NaN or infinite values and action masks that allow no action in the recorded steps; see
-        `Recording.not_usable`. Steps are counted per agent.
+        `Recording.not_usable`. In the result, `NotUsable.step` counts the steps of one agent, not vector steps.
         """
         found = []
         for mid, recording in self.of_modules.items():

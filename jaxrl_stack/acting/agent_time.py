@@ -1,4 +1,4 @@
-"""Incomplete steps of agents that do not act in every env step: they are stored until the agent's next observation.
+"""Storage of incomplete agent steps until the agent's next observation, for agents that do not act in every env step.
 
 A step of an agent is complete with the agent's next observation or its end. It contains the observation, action and
 module outputs of the act, the sum of the rewards since the act, and the observation that completed it. Until then the
@@ -61,8 +61,8 @@ class HeldSteps:
         )
 
     def rewarded(self, rewards: jax.Array) -> HeldSteps:
-        """Returns a copy in which the rewards of an env step are added to the incomplete steps; rows without one ignore
-        them.
+        """Returns a copy in which the rewards of an env step are added to the incomplete steps; rewards of rows without
+        an incomplete step are ignored.
 
         Args:
             rewards: float32 ``[B]``.
@@ -83,8 +83,7 @@ class HeldSteps:
         )
 
     def recorded(self, complete: jax.Array, terminateds: jax.Array, truncateds: jax.Array) -> dict[str, Any]:
-        """Returns the columns of the agent steps that an env step completes, as they are recorded, except
-        ``FINAL_OBS``.
+        """Returns the recorded columns, except ``FINAL_OBS``, of the agent steps that an env step completes.
 
         Args:
             complete: bool ``[B]``, rows whose step is complete. In other rows ``LOSS_MASK`` and the flags are False and

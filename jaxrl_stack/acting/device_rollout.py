@@ -67,8 +67,8 @@ class RunnerState:
 
     @property
     def env_to_module(self) -> dict[str, Any]:
-        """States of the modules' env-to-module pipelines, ``{module_id: state}``. Snapshots that act as opponents are
-        left out.
+        """States of the modules' env-to-module pipelines, ``{module_id: state}``. The pipelines of snapshots (stored
+        copies of a module that play as opponents) are left out.
         """
         return {mid: own.env_to_module for mid, own in self.modules.items() if mid != OPPONENTS}
 
@@ -133,8 +133,8 @@ class ShownStep(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Results of an environment step (rewards, flags, next observations), grouped by the module that acts for each
-    agent, ``[B, ...]``.
+    """Results of an environment step (rewards, flags, next observations), each by module, ``{module_id: [B, ...]}``:
+    the values of the module's B rows (one agent in one environment each).
 
     Attributes:
         final_obs: Observations after the step, before any reset.
@@ -174,11 +174,11 @@ class StepKeys:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceRollout:
-    """Pure functions of a rollout on the device, with its static parts: environment, modules and connectors. Larger
-    programs trace them.
+    """Pure functions of a rollout on the device, with the static parts that they need: environment, modules and
+    connectors. Larger compiled programs call these functions.
 
     Attributes:
-        modules: Acting step of each module, ``{module_id: ModuleStep}``; of snapshots an `OpponentStep`.
+        modules: Policy step of each module, ``{module_id: ModuleStep}``; for snapshots an `OpponentStep`.
         module_map: Mapping from agents to modules.
         env: The environment.
         window_size: Number of finished episodes that the statistics cover.
@@ -212,12 +212,15 @@ class DeviceRollout:
 
     @property
     def opponents(self) -> OpponentStep | None:
-        """Acting step (policy as pure functions) of the snapshots that play as opponents; None if no snapshots play."""
+        """Policy step, from observations to actions, of the snapshots that play as opponents (stored copies of a
+        module); None if no snapshots play.
+        """
         step = self.modules.get(OPPONENTS)
         return step if isinstance(step, OpponentStep) else None
 
     def with_snapshots(self, module_id: str, *, num_envs: int, num_self_play: int, num_blocks: int) -> Self:
-        """Returns a copy of the rollout in which snapshots of a module play the rivals in the last environments.
+        """Returns a copy of the rollout in which snapshots (stored copies of a module) play the rivals of the first
+        agent in the last ``B - S`` environments.
 
         Args:
             module_id: The module, which plays all agents in this rollout.
@@ -232,8 +235,8 @@ class DeviceRollout:
         return dataclasses.replace(self, modules={**self.modules, OPPONENTS: step}, module_map=module_map, held=held)
 
     def with_opponents(self, state: RunnerState) -> Self:
-        """Returns a copy of the rollout in which the opponents play with the snapshots' weights from `state`; call it
-        while tracing.
+        """Returns a copy of the rollout in which the opponents play with the snapshots' weights from `state`. Call this
+        method inside the traced function.
         """
         if self.opponents is None:
             return self
@@ -281,7 +284,9 @@ class DeviceRollout:
         )
 
     def _env_params(self) -> Any:
-        """Returns the environment's parameters with arrays as JAX arrays, which a traced action can index."""
+        """Returns the environment's parameters, with the replaced leaves of `env_params`. Arrays are JAX arrays,
+        because a traced action cannot index NumPy arrays.
+        """
         own = jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, self.env.params)
         return with_named_leaves(own, self.env_params) if self.env_params else own
 
@@ -335,8 +340,8 @@ class DeviceRollout:
         answers: Answers,
         in_frames: Collection[str],
     ) -> tuple[RunnerState, dict[str, Any]]:
-        """Records an env step in which all agents act, and returns the new runner state with the recorded columns; for
-        `in_frames` see `step_envs`.
+        """Records an env step in which all agents act. Returns the new runner state (without new `env_state` and `obs`)
+        and the recorded columns. `in_frames` has the same meaning as in `step_envs`.
         """
         final_obs, rewards, terminateds, truncateds, resets, _ = answers
         new_modules, recorded = {}, {}
@@ -410,8 +415,8 @@ class DeviceRollout:
         bool [B]}``; see `StepRecord.unclaimed`.
 
         Args:
-            held: Incomplete steps that had begun before it.
-            acts: bool ``[B]`` by module, rows whose steps begin with it.
+            held: Incomplete steps that began before this env step.
+            acts: bool ``[B]`` by module, rows that act in this env step.
             answers: Results of the environments.
         """
         return {
@@ -451,8 +456,8 @@ class DeviceRollout:
         return ShownStep(self.module_map.by_agent(shown), after.terminated, after.truncated)
 
     def _of_info(self, module_id: str, info: Mapping[str, Any]) -> dict[str, Any]:
-        """Selects the columns of the environments' `info` that the learner's loss or the module declares, ``{column:
-        [B, ...]}``; {} with several agents.
+        """Selects from the environments' `info` the columns that losses, modules or learner connectors declare
+        (`declared`), ``{column: [B, ...]}``; {} with several agents.
         """
         if self.module_map.is_multi_agent:
             return {}
@@ -590,15 +595,18 @@ class DeviceRollout:
         return StepKeys(policy=keys[:, 0], envs=self.env.step_keys(keys[:, 1:]), modules=modules)
 
     def merged(self, state: RunnerState, axis_name: str | None) -> RunnerState:
-        """Returns the runner's `state` with the connector statistics of all devices merged."""
+        """Merges the new connector statistics in the runner's `state`, and returns the new state. Merges over all
+        devices on the axis `axis_name`, or only on this device if `axis_name` is None.
+        """
         modules = {mid: self.modules[mid].merged(own, axis_name) for mid, own in state.modules.items()}
         return dataclasses.replace(state, modules=modules)
 
     def block(
         self, module_id: str, columns: dict[str, Any], num_fragments: int, layout: Layout, *, earlier: Any = None
     ) -> Block:
-        """Converts one rollout to a `Block` for the learner: cuts it into fragments of equal length, placed side by
-        side on axis 1.
+        """Converts one rollout to a `Block` for the learner: cuts the ``R * T`` steps of B environments into R
+        fragments of T steps, and places the fragments side by side on axis 1. ``[R * T, B, ...]`` becomes ``[T, R * B,
+        ...]``.
 
         Args:
             module_id: Module of the columns.

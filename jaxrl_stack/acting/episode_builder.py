@@ -35,7 +35,7 @@ class EpisodeBuilder:
         self._running: dict[int, SingleAgentEpisode] = {}
 
     def reset(self) -> None:
-        """Discards the unfinished episodes, so that the next block starts new ones."""
+        """Discards the unfinished episodes: the steps of the next block begin new episodes."""
         self._running = {}
 
     def add(
@@ -46,8 +46,8 @@ class EpisodeBuilder:
         reset_infos: dict[tuple[int, int], dict] | None = None,
         weights_seq_no: int | None = None,
     ) -> list[tuple[int, SingleAgentEpisode]]:
-        """Cuts a recorded block of steps ``[T, B, ...]`` into episodes, some of which continue running ones; returns
-        the episodes that ended.
+        """Cuts a recorded block of steps ``[T, B, ...]`` into episodes, and returns the episodes that ended. An
+        environment's first episode in the block may continue the environment's unfinished episode.
 
         Args:
             columns: NumPy arrays ``[T, B, ...]``; ``final_obs`` is read where an episode ends and in the last row.
@@ -99,7 +99,7 @@ class EpisodeBuilder:
         )
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the unfinished episodes, which the next block continues, as plain data for checkpoints."""
+        """Returns the unfinished episodes as plain data for checkpoints."""
         return {"env_indices": list(self._running), "episodes": [stored_episode(own) for own in self._running.values()]}
 
     def set_state(self, state: Mapping[str, Any], without: Collection[int] = ()) -> None:
@@ -151,7 +151,7 @@ class StepwiseEpisodeBuilder:
         self._running: dict[int, MultiAgentEpisode] = {}
 
     def reset(self) -> None:
-        """Discards the unfinished episodes, so that the next block starts new ones."""
+        """Discards the unfinished episodes: the steps of the next block begin new episodes."""
         self._running = {}
 
     def add(self, block: Any) -> list[tuple[int, MultiAgentEpisode]]:

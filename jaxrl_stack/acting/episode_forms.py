@@ -204,7 +204,8 @@ class MultiAgentForm:
 
 
 def episodes_of_rollout(module_map: ModuleMap, spaces: Mapping[str, tuple[Any, Any]]) -> EpisodeForm:
-    """Selects the conversion of recorded steps to episodes for a rollout on the device: for one agent or for several.
+    """Returns the converter from recorded steps to episode objects for a rollout on the device: a `MultiAgentForm` for
+    several agents, else a `SingleAgentForm`.
 
     Args:
         module_map: Mapping from agents to modules.
@@ -259,8 +260,8 @@ def _data_in(entries: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _rows_of(columns: Mapping[str, Any], steps: slice, first_observation: int) -> dict[str, list[Any]]:
-    """Selects the rows of one episode from columns that contain several episodes (a result of
-    `EpisodeReplay.get_state`). Returns ``{column: list of the rows}``.
+    """Selects the rows of one episode from `columns`, which contain the steps of several episodes one after the other
+    (see `EpisodeForm.stored`). Returns ``{column: [row, ...]}``.
     """
     observations = slice(first_observation, first_observation + steps.stop - steps.start + 1)
     return {name: unbatch(take(c, observations if name == Columns.OBS else steps)) for name, c in columns.items()}

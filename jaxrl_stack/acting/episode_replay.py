@@ -41,7 +41,9 @@ class EpisodeReplay:
         self._due: int | None = None
 
     def expect(self, num_env_steps: int) -> None:
-        """Stores the number of sampled env steps that the next `replay` will pass to the callbacks."""
+        """Stores the number of sampled env steps that the next `replay` will pass to the callbacks, so that
+        `pass_over_missed` detects if this `replay` is interrupted or not called.
+        """
         self._due = num_env_steps
 
     def pass_over_missed(self, lengths: Callable[[], np.ndarray]) -> None:
@@ -56,8 +58,8 @@ class EpisodeReplay:
         if self._due is None:
             return
         logger.warning(
-            "An error or Ctrl-C interrupted the callbacks: they have missed %d env steps and the end of the running "
-            "episodes. They are called again for episodes that begin from now on.",
+            "An error or Ctrl-C interrupted the callbacks: they have missed %d env steps and the end of the "
+            "unfinished episodes. They are called again for episodes that begin from now on.",
             self._due,
         )
         self.set_state({}, lengths())
@@ -103,8 +105,8 @@ class EpisodeReplay:
         return [*ended, *self._running.values()]
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the unfinished episodes that callbacks have seen, as plain data; {} if there are none, or if `replay`
-        has not processed all sampled steps.
+        """Returns, as plain data, the unfinished episodes that callbacks have seen from the beginning. Returns {} if
+        there are none, or if callbacks have not seen all sampled steps.
         """
         episodes = list(self._running.values())
         if not episodes or self._due is not None:

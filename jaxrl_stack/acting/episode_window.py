@@ -22,8 +22,8 @@ NOBODY: Mapping[Any, Any] = MappingProxyType({})
 
 @struct.dataclass
 class AgentWindow:
-    """Statistics of one agent: its returns in the last W finished episodes, and the number of all steps that it has
-    completed.
+    """Statistics of one agent: its returns in the last W finished episodes, and the number of steps that it has
+    completed in total.
 
     Attributes:
         returns: float32 ``[W]``, sums of the agent's rewards.
@@ -194,7 +194,7 @@ class LastEpisodes(NamedTuple):
 
 
 def last_episodes(window: Any) -> LastEpisodes:
-    """Returns statistics of the last episodes of all devices, at most W episodes.
+    """Returns the statistics of the last W episodes of all devices together, or of fewer if fewer have finished.
 
     Args:
         window: An `EpisodeWindow` of NumPy arrays with leading device axis ``[D, W]``.

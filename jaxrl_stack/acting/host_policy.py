@@ -35,8 +35,8 @@ calls. The other fields are made and kept on the host."""
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedColumns:
-    """Positions of a policy call's results (actions, log-probabilities, ...) in one packed uint32 matrix, which is
-    copied from the device once.
+    """Positions of a policy call's results (actions, log-probabilities, ...) in a packed uint32 matrix ``[B, width]``.
+    The matrix is copied from the device as one array.
 
     Attributes:
         width: Number of columns of the matrix.
@@ -79,8 +79,8 @@ class PackedColumns:
 
 @dataclasses.dataclass
 class _Acting:
-    """Compiled acting program for one mode (explore, greedy or random actions); it takes only the arguments that it
-    reads, because each array costs time.
+    """Compiled acting program for one mode (explore, greedy or random actions). It takes only the fixed and varying
+    arrays that affect its results, because each array that is passed costs time.
 
     Attributes:
         program: ``(fixed leaves, memory, counts, batch, varying leaves) -> (matrix, loose, memory)``.
@@ -224,7 +224,7 @@ class HostPolicy:
 
     @property
     def modules(self) -> Any:
-        """MultiRLModule with its initial weights."""
+        """MultiRLModule with its initial weights; `current_modules` has the current weights."""
         return self._step.pure.template
 
     def module_of(self, module_id: str) -> Any:
@@ -295,8 +295,8 @@ class HostPolicy:
         return np.asarray(matrix), loose, memory
 
     def _counts(self, timesteps: int) -> np.ndarray:
-        """Returns the number of calls and the lifetime env steps in one uint32[3] array, because each argument costs
-        time.
+        """Returns the number of calls (one word) and the lifetime env steps (high word, low word) as one uint32[3]
+        array, because each argument of the program costs time.
         """
         return np.array([self._count & 0xFFFFFFFF, timesteps >> 32, timesteps & 0xFFFFFFFF], np.uint32)
 

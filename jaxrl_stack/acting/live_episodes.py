@@ -1,5 +1,5 @@
-"""Running single-agent episodes of a host EnvRunner as objects, for host connectors and callbacks that read
-every step.
+"""Unfinished single-agent episodes of a host EnvRunner as objects, for host connectors and callbacks that read every
+step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_EARLIER_STEPS = 2**16
 
 
 class LiveEpisodes:
-    """Running single-agent episodes as objects, one per environment, extended step by step.
+    """Unfinished single-agent episodes as objects, one per environment, extended step by step.
 
     The last observation of an unfinished episode is the environment's until the module acts on it; then the module's
     input replaces it. If a connector puts its own observations into the batch and leaves the episodes unchanged,
@@ -79,8 +79,8 @@ class LiveEpisodes:
                 episode.set_observations(new_data=row(observations, index), at_indices=-1)
 
     def _see(self, index: int, episode: SingleAgentEpisode, last: Any) -> None:
-        """Replaces the newest observations of an episode by the module's inputs computed from them, before the episode
-        is returned; `last` is the input after the last step.
+        """Replaces the newest observations of an episode by the module's inputs before the episode is returned: by the
+        inputs that `saw` has stored, and by `last`, which was computed from the observation after the last step.
         """
         seen = [*self._seen[index], last]
         episode.observations.data[-len(seen) :] = seen
@@ -165,7 +165,9 @@ class LiveEpisodes:
         return chunks
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the unfinished episodes as plain data for checkpoints; call `take_finished` before."""
+        """Returns the unfinished episodes as plain data for checkpoints. Call `take_finished` first: its result is not
+        part of the state.
+        """
         return {
             "episodes": [stored_episode(episode) for episode in self.episodes],
             "earlier_chunks": [[stored_episode(chunk) for chunk in chunks] for chunks in self._chunks],
@@ -182,8 +184,8 @@ class LiveEpisodes:
             self._seen[index] = list(state["inputs"][index])
 
     def _keep(self, chunks: list[SingleAgentEpisode], chunk: SingleAgentEpisode) -> None:
-        """Adds a copy of a chunk to `chunks`, the earlier chunks of its episode, which ``on_episode_end`` receives.
-        Joins short chunks, and drops the oldest chunk if the chunks have more than `MOST_EARLIER_STEPS` steps.
+        """Adds a copy of a chunk to `chunks`, the earlier chunks of the same episode for ``on_episode_end``. Joins
+        short chunks, and drops the oldest chunk if the chunks have more than `MOST_EARLIER_STEPS` steps.
         """
         # A copy: the chunk itself is returned to the caller.
         chunk = chunk.slice(slice(None), len_lookback_buffer=0)

@@ -1,4 +1,4 @@
-"""Running multi-agent episodes of a host EnvRunner as objects, for host connectors and callbacks that read every
+"""Unfinished multi-agent episodes of a host EnvRunner as objects, for host connectors and callbacks that read every
 step.
 """
 
@@ -16,7 +16,7 @@ _NOT_OUTPUTS = (Columns.OBS, Columns.ACTIONS, Columns.ACTIONS_FOR_ENV, Columns.R
 
 
 class LiveMultiAgentEpisodes:
-    """Running multi-agent episodes as objects, one per environment, extended step by step; see `LiveEpisodes` for
+    """Unfinished multi-agent episodes as objects, one per environment, extended step by step; see `LiveEpisodes` for
     single agents.
 
     Observations are the environment's until a module acts on them; then the module's inputs replace them.
@@ -77,8 +77,8 @@ class LiveMultiAgentEpisodes:
         self._outputs[index][agent] = {**outputs, WEIGHTS_SEQ_NO: weights_seq_no}
 
     def see(self, index: int, agent: Any, inputs: Any, at: int) -> None:
-        """Replaces an agent's last observation in its unfinished episode by the module's input for it: row `at` of
-        `inputs`, arrays ``[rows, ...]``.
+        """Replaces the last observation in an agent's unfinished episode by the module's input that was computed from
+        it: row `at` of `inputs`, arrays ``[rows, ...]``.
         """
         episode = self.episodes[index].agent_episodes.get(agent)
         if episode is not None:

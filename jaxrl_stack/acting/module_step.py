@@ -30,7 +30,7 @@ StateT = TypeVar("StateT", bound="ModuleState")
 
 @struct.dataclass
 class ModuleState:
-    """State of a policy between steps, for ``B`` rows of one module (agents in unfinished episodes): connectors,
+    """State of a policy between steps, for ``B`` rows of one module (one agent in one environment each): connectors,
     recurrent state, previous actions and rewards.
 
     Attributes:
@@ -67,10 +67,10 @@ class ModuleState:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ModuleStep:
-    """Acting step of one module (env-to-module pipeline, forward pass, module-to-env pipeline) as pure functions, with
-    its static parts.
+    """Policy step of one module (env-to-module pipeline, forward pass, module-to-env pipeline): pure functions with the
+    static parts that they need.
 
-    They process ``B`` rows: one row per environment, and per agent if several agents share the module.
+    The functions process ``B`` rows: one row per environment, and per agent if several agents share the module.
 
     Attributes:
         module_id: The module that acts.
@@ -87,7 +87,7 @@ class ModuleStep:
     draws_actions: bool = False
 
     def of_module(self, module_id: str) -> Self:
-        """Returns the acting step of another module with the same pipelines.
+        """Returns the policy step of another module, with the pipelines of this step.
 
         Raises:
             ValueError: If there is no such module, or it is ``learner_only``.

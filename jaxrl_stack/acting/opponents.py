@@ -25,8 +25,8 @@ NO_SNAPSHOT = -1
 
 @struct.dataclass
 class OpponentsState:
-    """Stored snapshots of a policy on one device, and the results of the environment blocks that play against them. A
-    block is a group of environments with the same opponent.
+    """Stored snapshots (earlier weights) of a policy on one device, and the game results of each block; a block is a
+    group of environments with the same opponent.
 
     Attributes:
         params: Parameters of the snapshots, ``{ref: [K, ...]}``.
@@ -35,8 +35,8 @@ class OpponentsState:
         numbers: int32 ``[K]``, numbers of the snapshots; `NO_SNAPSHOT` for an empty place.
         index: int32 ``[K]``, place of the snapshot that plays each block.
         playing: int32 ``[K]``, number of that snapshot.
-        is_stale: bool ``[E]`` for the ``E = B - S`` environments of all blocks, whether the running game began with
-            another opponent.
+        is_stale: bool ``[E]`` for the ``E = B - S`` environments of all blocks, whether the unfinished game began
+            with another opponent.
         games: int32 ``[K, 3]`` by block: games that the hero has won, drawn and lost since the start of the call.
         num_steps: int32, steps that snapshots have completed since the start of the call.
     """
@@ -83,7 +83,7 @@ class OpponentsState:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class OpponentStep(ModuleStep):
-    """Acting step of the opponents: one vmapped forward pass with a separate snapshot for each block (group) of
+    """Policy step of the opponents: one vmapped forward pass with a separate snapshot for each block (group) of
     environments.
 
     Rows lie as ``[agent, block, environment of the block]``. In states, pipelines have leaves ``[K, ...]``, and all
@@ -102,7 +102,7 @@ class OpponentStep(ModuleStep):
 
     @classmethod
     def of(cls, step: ModuleStep, *, num_blocks: int, num_agents: int) -> Self:
-        """Creates the acting step of the opponents from the acting step of the module whose snapshots play."""
+        """Creates the opponents' policy step from the policy step of the module whose snapshots play."""
         own = {field.name: getattr(step, field.name) for field in dataclasses.fields(ModuleStep)}
         return cls(**own, num_blocks=num_blocks, num_agents=num_agents)
 
@@ -159,8 +159,8 @@ class OpponentStep(ModuleStep):
     # ----------------------------------------------------------------------------------------------------- opponents
 
     def no_opponents(self, num_envs: int) -> OpponentsState:
-        """Creates storage for K snapshots that contains none yet; every block (group) of environments has index 0 as
-        its opponent.
+        """Creates empty storage for K snapshots. All K blocks (groups of environments with the same opponent) refer to
+        place 0 of the storage until `with_index` assigns snapshots to them.
 
         Args:
             num_envs: ``E``, environments of all blocks.
@@ -220,16 +220,16 @@ class OpponentStep(ModuleStep):
     def with_index(
         self, state: OpponentsState, acting: ModuleState, lengths: jax.Array, index: jax.Array
     ) -> tuple[OpponentsState, ModuleState]:
-        """Assigns a snapshot as the opponent to each block (group) of environments. Returns the new `state` and the new
-        `acting`.
+        """Assigns a snapshot as the opponent to each block (group) of environments. Returns the new `OpponentsState`
+        and the new policy state of the opponents' rows.
 
-        If a block gets another snapshot, its running games continue and do not count; the recurrent states and last
-        actions of its rows start again.
+        If a block gets another snapshot, its unfinished games continue and do not count; the recurrent states and
+        last actions of its rows start again.
 
         Args:
             state: Stack and blocks.
-            acting: State of acting of all rows.
-            lengths: int32 ``[B]``, steps of the running games.
+            acting: Policy state of the opponents' rows.
+            lengths: int32 ``[B]``, steps of the unfinished games.
             index: int32 ``[K]``, the new `OpponentsState.index`.
         """
         playing = state.numbers[index]
@@ -260,8 +260,8 @@ class OpponentStep(ModuleStep):
         return dataclasses.replace(state, index=index, playing=playing, is_stale=is_stale), acting
 
     def of_state(self, state: OpponentsState) -> Self:
-        """Returns a copy of the opponents' step with the weights of the snapshot that plays in each block (group) of
-        environments.
+        """Returns a copy of the opponents' policy step with the weights of each block's snapshot; a block is a group of
+        environments with the same opponent.
         """
         weights = jax.tree.map(lambda x: x[state.index], (state.params, state.rest))
         return dataclasses.replace(self, weights=weights)
@@ -273,8 +273,8 @@ class OpponentStep(ModuleStep):
     # ----------------------------------------------------------------------------------------------------------- rows
 
     def _split(self, rows: Any) -> Any:
-        """Groups rows (one agent in one environment each) by the K blocks of environments, each with one opponent:
-        ``[rows of all blocks, ...]`` becomes ``[K, rows of a block, ...]``.
+        """Groups rows (one agent in one environment each) by block, a group of environments with the same opponent:
+        ``[rows of all blocks, ...]`` becomes ``[number of blocks, rows of a block, ...]``.
         """
 
         def split(x: jax.Array) -> jax.Array:
@@ -306,8 +306,8 @@ class OpponentStep(ModuleStep):
 
 
 def margin_of(hero: jax.Array, rivals: Sequence[jax.Array]) -> jax.Array:
-    """Returns an agent's return in a game (`hero`) minus the mean return of its rivals. The result is exactly 0 if all
-    returns are equal.
+    """Returns the margin of a game: `hero`, the return of one agent, minus the mean return of its rivals. The margin is
+    exactly 0 if all returns are equal.
 
     Args:
         hero: float32 ``[...]``, NaN for a hero that never acted; the margin is NaN then.
@@ -322,8 +322,9 @@ def margin_of(hero: jax.Array, rivals: Sequence[jax.Array]) -> jax.Array:
 def opponent_map(
     module_map: ModuleMap, module_id: str, agents: Sequence[Any], *, num_envs: int, num_self_play: int
 ) -> ModuleMap:
-    """Returns the mapping from agents to modules for self-play: from environment `num_self_play` on, snapshots play all
-    agents but the first one.
+    """Returns the mapping from agents to modules for self-play. The module plays all agents in the first
+    `num_self_play` environments. In the other environments, the module plays the first agent, and snapshots play the
+    rest.
 
     Args:
         module_map: Map of all agents to the module.

@@ -79,7 +79,7 @@ class RecordedStep:
 
 
 def _answers() -> dict[str, Any]:
-    """Returns shapes and dtypes of rewards and end flags for one step of one environment, ``[1, 1]`` each."""
+    """Returns shapes and dtypes of rewards and end flags for one step of one environment, ``[T, B] = [1, 1]`` each."""
     dtypes = {Columns.REWARDS: np.float32, Columns.TERMINATEDS: np.bool_, Columns.TRUNCATEDS: np.bool_}
     return {name: jax.ShapeDtypeStruct((1, 1), dtype) for name, dtype in dtypes.items()}
 

@@ -163,8 +163,8 @@ class SampleBlock:
 
 
 def newest_connector_states(states: Sequence[tuple[RecordingId, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Selects the newest connector state of each EnvRunner from several samples; this state contains the
-    statistics of the runner's earlier ones.
+    """Selects each EnvRunner's newest connector state from several samples. The newest state of a runner contains the
+    statistics of its earlier states.
 
     A restarted runner counts as a different runner, since its statistics start from zero.
     """
@@ -268,8 +268,8 @@ class Recording:
         self._finals.append((self.num_steps - 1, where, observations))
 
     def not_usable(self) -> list[NotUsable]:
-        """Finds invalid values in the recorded steps: NaN or infinite observations and rewards, and action masks that
-        allow no action. Sorts them by time.
+        """Returns the invalid values in the recorded steps, in the order of steps: NaN or infinite observations and
+        rewards, and action masks that allow no action.
         """
         end = self.num_steps
         obs_is_usable = self._layout.usable.read(self._matrix[:end], ())
@@ -292,7 +292,7 @@ class Recording:
 
     @property
     def obs_of_envs(self) -> Any:
-        """Observations of the environments that `add_obs` has stored so far, ``[T, B, ...]``."""
+        """Observations that `add_obs` has stored so far, ``[T, B, ...]``."""
         return jax.tree.map(lambda x: x[: self.num_steps], self._obs)
 
     @property
@@ -413,8 +413,8 @@ def first_not_finite(columns: Mapping[str, Any]) -> NotUsable | None:
 
 
 def _is_finite(final: tuple[int, Any, Any]) -> bool:
-    """Whether the final observations of one `Recording.add_final` call, with the arguments ``(step, mask,
-    observations)``, are finite where the mask is True.
+    """Whether observations are finite in the selected environments. `final` is ``(step, environments, observations [B,
+    ...])``, where the environments are a mask (as `Recording.add_final` stores it) or an index.
     """
     _, where, observations = final
     leaves = [leaf for leaf in jax.tree.leaves(observations) if np.issubdtype(leaf.dtype, np.inexact)]

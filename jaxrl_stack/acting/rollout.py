@@ -45,8 +45,8 @@ class RolloutRecording(Protocol):
 
     @property
     def resets(self) -> np.ndarray | None:
-        """Marks the recorded steps that are the first of an episode, bool ``[T + 1, B]``; None if rows belong to agents
-        instead of environments, as with several agents.
+        """Mask of the steps that begin an episode, bool ``[T + 1, B]``, for the recorded steps and the step after them.
+        None if rows belong to agents instead of environments, as with several agents.
         """
         ...
 
@@ -77,8 +77,8 @@ class RolloutRecording(Protocol):
         ...
 
     def not_usable(self) -> list[NotUsable]:
-        """Finds invalid values in the recorded steps: NaN or infinite observations and rewards, and action masks that
-        allow no action. Sorts them by time.
+        """Returns the invalid values in the recorded steps, in the order of steps: NaN or infinite observations and
+        rewards, and action masks that allow no action.
         """
         ...
 
@@ -101,7 +101,7 @@ class Rollout(Protocol):
 
     @property
     def has_episodes(self) -> bool:
-        """Whether the next recording can build episode objects even if the environments are not reset first."""
+        """Whether the next recording can build episode objects even if the environments are not reset before it."""
         ...
 
     def reset(self, mode: Mode, *, wants_episodes: bool) -> None:
@@ -137,8 +137,8 @@ class Rollout(Protocol):
         ...
 
     def take_ended(self, recording: Any, weights_seq_no: int) -> list[tuple[int, Any]]:
-        """Returns the episodes that ended in a recording made with `wants_episodes`, as pairs ``(environment index,
-        episode)``.
+        """Returns the episodes that ended in `recording`, a result of ``record(..., wants_episodes=True)``, as pairs
+        ``(environment index, episode)``.
         """
         ...
 
@@ -147,7 +147,7 @@ class Rollout(Protocol):
         ...
 
     def forget_episodes(self) -> None:
-        """Discards the objects of unfinished episodes, if only `EnvRunner.sample` reads them. Objects that callbacks,
-        connectors or preprocessors of agents read remain.
+        """Discards the objects of unfinished episodes, if only `EnvRunner.sample` reads them; keeps them if callbacks,
+        connectors or preprocessors of agents read them, too.
         """
         ...

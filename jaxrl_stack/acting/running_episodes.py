@@ -1,4 +1,4 @@
-"""Returns and lengths of unfinished episodes, computed from the rewards and ends in a rollout."""
+"""Return and length of each unfinished episode, computed from the rewards and episode ends of a rollout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RunningEpisodes:
 
     @classmethod
     def empty(cls, num_envs: int) -> RunningEpisodes:
-        """Creates the return and length statistics of B unfinished episodes that have no steps yet.
+        """Creates the statistics (return and length) of B new episodes, which have no steps yet.
 
         Args:
             num_envs: ``B``.
@@ -37,8 +37,8 @@ class RunningEpisodes:
     def extend(
         self, rewards: jax.Array, ended: jax.Array, steps: jax.Array | None = None
     ) -> tuple[RunningEpisodes, RunningEpisodes]:
-        """Adds the rewards and steps of a whole rollout to the unfinished episodes' returns and lengths. It is called
-        after the rollout's loop, because each array in the loop's carry costs time.
+        """Adds the rewards and steps of a whole rollout to the unfinished episodes' returns and lengths. Call this
+        method after the rollout's loop: as part of the loop's carry, the statistics would slow down every step.
 
         Args:
             rewards: float32 ``[T, B]``.

@@ -130,8 +130,8 @@ class StepsBuilder:
         return self._taken(number[taken], after)
 
     def cut(self) -> Steps | None:
-        """Removes and returns the stored steps of unfinished episodes, which continue later under the same id. None if
-        no steps are stored.
+        """Removes and returns the stored steps of unfinished episodes; None if no steps are stored. The episodes
+        continue later under the same ids.
         """
         envs = np.flatnonzero(self._num_held)
         after = {name: jax.tree.map(lambda x: x[envs], own) for name, own in self._after.items()}
@@ -139,11 +139,11 @@ class StepsBuilder:
         return self._taken(self._number[envs], after)
 
     def restart(self, lengths: np.ndarray | None = None) -> Steps | None:
-        """Removes and returns the stored steps, or None if there are none. Steps of later blocks get new episode ids,
-        also if their episodes began earlier.
+        """Removes and returns the stored steps; None if no steps are stored. Later steps get new episode ids, even if
+        they continue episodes that began earlier.
 
         Args:
-            lengths: int ``[B]``, steps that the other episodes have had before; None: they are new.
+            lengths: int ``[B]``, number of earlier steps of the episodes that continue; None: all episodes are new.
         """
         out = self.cut()
         self._forget_running(0 if lengths is None else len(lengths))
@@ -156,7 +156,9 @@ class StepsBuilder:
         return out
 
     def _forget_running(self, num_envs: int) -> None:
-        """Forgets which episodes are running in the environments, and sets the number of environments."""
+        """Discards the numbers and lengths of the environments' unfinished episodes, and sets the number of
+        environments.
+        """
         self._number = np.full(num_envs, _NO_EPISODE)
         self._t, self._num_held = np.zeros((2, num_envs), np.int64)
 
@@ -174,12 +176,12 @@ class StepsBuilder:
         return segments(terminateds, truncateds, mask=mask, starts=self._number == _NO_EPISODE)
 
     def _taken(self, numbers: np.ndarray, after: Mapping[str, Any]) -> Steps | None:
-        """Removes the stored steps of the episodes with the given numbers, and returns them as a table; None if
-        `numbers` is empty.
+        """Removes the stored steps of the episodes whose episode numbers are in `numbers`, and returns the steps as a
+        table; None if `numbers` is empty.
 
         Args:
             numbers: int64 ``[E]``, numbers of the episodes; all different.
-            after: Values after their last steps, ``{column: pytree of [E, ...]}``.
+            after: Values after the episodes' last steps, ``{column: pytree of [E, ...]}``.
         """
         order = np.argsort(numbers)
         numbers, after = numbers[order], jax.tree.map(lambda x: x[order], dict(after))

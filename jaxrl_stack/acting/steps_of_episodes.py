@@ -34,11 +34,11 @@ class ChunkJoiner:
         return sum(part.num_steps for parts in self._held.values() for part in parts)
 
     def add(self, episodes: Sequence[SingleAgentEpisode]) -> Steps | None:
-        """Adds the episode chunks of one `sample` call to the stored chunks; returns the steps of episodes that ended,
-        became too long or have no chunk in this call.
+        """Adds the episode chunks of one `sample` call to the stored chunks. Returns the steps of each episode that
+        ended, reached `max_rows` rows, or does not continue in this call (has no chunk).
 
         Returns:
-            The episodes that ended, were cut, or have no chunk in this call; None without any.
+            The steps of these episodes as a table; None without any.
         """
         episodes = [episode for episode in episodes if len(episode)]
         going_on = {episode.id_ for episode in episodes}
@@ -54,8 +54,8 @@ class ChunkJoiner:
         return _together(out)
 
     def cut(self) -> Steps | None:
-        """Removes and returns the stored steps of unfinished episodes, which continue later under the same id. None if
-        no steps are stored.
+        """Removes and returns the stored steps of unfinished episodes; None if no steps are stored. The episodes
+        continue later under the same ids.
         """
         held, self._held = self._held, {}
         return _together(list(held.values()))
@@ -113,7 +113,7 @@ def _joined(parts: Sequence[Steps]) -> Steps:
 
 
 def _stacked(rows: Any) -> Any:
-    """Stacks a list of items of an episode, such as its observations, into arrays; items of a finalized episode are
-    arrays already.
+    """Stacks a list of values of an episode, such as its observations, into arrays. Values of a finalized episode are
+    arrays already, and are returned unchanged.
     """
     return batch(rows) if isinstance(rows, list) else rows
