@@ -1,7 +1,7 @@
 """Opponents of on-device self-play: snapshots of a module play the rivals in some of the environments.
 
-The rivals' rows of that range belong to one frozen module. Its parameters and env-to-module states have a leading axis
-of K blocks; block k plays snapshot ``index[k]``. One vmapped forward pass serves all blocks.
+The rivals' rows of these environments belong to one frozen module. Its parameters and env-to-module states have a
+leading axis of K blocks; block k plays snapshot ``index[k]``. One vmapped forward pass serves all blocks.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class OpponentStep(ModuleStep):
         returns the new state.
 
         Args:
-            state: The stack.
+            state: The stored snapshots.
             params, rest: Weights of the MultiRLModule.
             env_to_module: State of the module's env-to-module pipeline.
             place: int32, index in the stack.
@@ -227,7 +227,7 @@ class OpponentStep(ModuleStep):
         last actions of its rows start again.
 
         Args:
-            state: Stack and blocks.
+            state: The stored snapshots, and the opponent of each block.
             acting: Policy state of the opponents' rows.
             lengths: int32 ``[B]``, steps of the unfinished games.
             index: int32 ``[K]``, the new `OpponentsState.index`.

@@ -22,14 +22,14 @@ def policy_device(config: AlgorithmConfig) -> Any:
 
 
 def traced_settings(config: AlgorithmConfig, module_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Returns the config settings of modules that compiled programs take as arguments, so that new values need no
+    """Returns the modules' config settings that are arguments of compiled programs, so that new values need no
     compilation: ``{module_id: {name: value or schedule}}``.
     """
     return {mid: config.get_config_for_module(mid).traced_values() for mid in module_ids}
 
 
 def static_settings(config: AlgorithmConfig, module_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Returns the config settings of modules that are constants in compiled code: ``{module_id: {name: number}}``."""
+    """Returns the modules' config settings that are constants in compiled programs, ``{module_id: {name: number}}``."""
     return {
         mid: {name: config.get_config_for_module(mid).static_value(name) for name in config._static_settings}
         for mid in module_ids

@@ -84,16 +84,16 @@ def steps_counted_per_env_step(config: AlgorithmConfig, env: JaxEnv | None) -> i
     if not env.everybody_acts:
         raise NotImplementedError(
             f"multi_agent(count_steps_by={config.count_steps_by!r}) is not supported for {env.name}, which overrides "
-            "acts(): a compiled program needs a fixed number of agent steps. Leave count_steps_by out, or write the "
-            "environment as a MultiAgentEnv on the host."
+            "acts(), so that agents may skip steps: a compiled program needs a fixed number of agent steps. Leave "
+            "count_steps_by out, or write the environment as a MultiAgentEnv on the host."
         )
     return len(env.possible_agents)
 
 
 def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) -> str:
-    """Returns the id of the policy that controls an agent of a JAX environment. If
-    ``multi_agent(opponents=Snapshots(of=<policy>))`` is set, this is ``<policy>`` for all agents; otherwise, the
-    checked result of the policy mapping function.
+    """Returns the id of the policy that controls an agent of a JAX environment. With
+    ``multi_agent(opponents=Snapshots(of=<policy>))``, every agent has the policy ``<policy>``, because opponents are
+    stored copies of this policy. Otherwise, returns the checked result of the policy mapping function.
     """
     if config.opponents is not None:
         return config.opponents.of
@@ -134,7 +134,7 @@ def _known_policy(policy: Any, function: Any, agent: Hashable, env_name: str, kn
     if not isinstance(policy, str) or policy not in known:
         raise ValueError(
             f"{_called(function)} returns {policy!r} for the agent {agent!r} of {env_name}; the policies are "
-            f"{sorted(known)}. Return one of these, or name it in multi_agent(policies=...)."
+            f"{sorted(known)}. Return one of these, or add the policy to multi_agent(policies=...)."
         )
     return policy
 
@@ -192,8 +192,8 @@ class HostMapping:
         return _known_policy(policy, self._function, agent, self._name, self._known)
 
     def refuse(self, agent: Hashable, policy: str) -> NoReturn:
-        """Raises an error for an agent that is not in `possible_agents`, or for an agent that its policy may not
-        control; `_slots` returns the agents that each policy may control.
+        """Raises an error for an agent that is not in `possible_agents`, or that the policy assigned to it may not
+        control (see `_slots`).
 
         Raises:
             MultiAgentEnvError: Always.
@@ -206,13 +206,13 @@ class HostMapping:
         raise MultiAgentEnvError(
             f"{_called(self._function)} returns {policy!r} for the agent {agent!r} of {self._name}, but returned only "
             f"other policies for this agent in {_TRIED_EPISODES} trial episodes when the EnvRunner was built. Choose "
-            "policies by episode.id_, and give agents that share a policy equal spaces."
+            "policies by episode.id_, so that trials show all choices; give agents that share a policy equal spaces."
         )
 
 
 def _slots(spaces: AgentSpaces, found: Mapping[Hashable, Mapping[str, None]]) -> dict[str, tuple[Hashable, ...]]:
     """Returns the agents that each module may control, ``{module_id: agents}``: the agents that the policy mapping
-    function assigned to the module in trial episodes, and all agents with the same spaces as the first of these.
+    function assigned to the module in trial episodes, and all agents with the same spaces as the first assigned agent.
     """
     slots = {}
     for policy in dict.fromkeys(policy for own in found.values() for policy in own):

@@ -65,8 +65,8 @@ class AgentPreprocessing:
                     raise ValueError(
                         f"{type(connector).__name__} removes the action mask {key!r} of agent {agent!r}: its output "
                         f"space is {made}. Return {{{key!r}: mask, {OBSERVATIONS!r}: ...}} from preprocess() and "
-                        "declare it in recompute_output_observation_space(), or, if no action is forbidden, set "
-                        "environment(action_mask_key='none')."
+                        "declare this Dict in recompute_output_observation_space(). If the environment never forbids "
+                        "actions, set environment(action_mask_key='none') instead."
                     )
 
     def __call__(self, observations: Mapping[Any, Any], episode: MultiAgentEpisode) -> Mapping[Any, Any]:
@@ -105,8 +105,8 @@ class AgentPreprocessing:
             validate_batch(self.spaces.observation_spaces[agent], observation, batch_dims=0, name="the observation")
         except (ValueError, TypeError) as error:
             raise ValueError(
-                f"{names} made an observation of the agent {agent!r} that does not fit the declared space: {error} "
-                "To declare another space, override "
+                f"{names} returned an observation for the agent {agent!r} that does not fit the declared space: "
+                f"{error} To declare another space, override "
                 "recompute_output_observation_space(self, input_observation_space, input_action_space)."
             ) from error
         self._unchecked.discard(agent)

@@ -76,8 +76,8 @@ class ConnectorStates:
         return state_of(self.module_to_env, self.value[1])
 
     def set_env_to_module(self, state: Mapping[str, Any], *, keeps_histories: bool, from_training: bool) -> None:
-        """Loads a saved state into the env-to-module pipeline: the whole state, or, if `keeps_histories`, only the
-        running statistics.
+        """Loads a saved state into the env-to-module pipeline. With `keeps_histories`, loads only the running
+        statistics; the pipeline's present per-environment states, such as frame stacks, stay.
 
         Args:
             state: Result of `get_env_to_module`.
@@ -122,8 +122,8 @@ def state_of(pipeline: Any, state: Any) -> dict[str, Any]:
 
 
 def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """Selects the states of the connectors in `names` from another pipeline's state; leaves out connectors that have
-    only per-environment states, such as frame stacks.
+    """Selects from `state`, the saved state of another pipeline, the entries of the connectors in `names`. Leaves out
+    connectors that have only per-environment states, such as frame stacks.
 
     Args:
         names: Names of the pipeline's connectors.

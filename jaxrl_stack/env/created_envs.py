@@ -1,8 +1,8 @@
-"""Calls of users' environment creators. The first call shows whether a creator makes a JAX environment, a single
-environment or a vector environment; an env runner later uses the environment of this call.
+"""Functions that call users' environment creators. The first call of a creator shows whether it makes a JAX
+environment, a single environment or a vector environment.
 
-While an algorithm is built, that environment waits for the first runner of this process that asks for one of the same
-config.
+While an algorithm is built, the environment of the first call is kept for the first env runner of this process that
+asks for an environment with the same config.
 """
 
 from __future__ import annotations

@@ -156,8 +156,8 @@ class DeviceEnvRunner(EnvRunner):
             raise ValueError(
                 f"make_env() cannot change to environment({self.config.env!r}, env_config={self.config.env_config!r}): "
                 f"the training program was compiled for {self._built_from.env!r} with env_config="
-                f"{self._built_from.env_config!r}. Choose tasks in the environment's reset(), or build an algorithm "
-                "`other` with the new environment and call "
+                f"{self._built_from.env_config!r}. To change only the task, choose it in the "
+                "environment's reset(). Else build an algorithm `other` with the new environment, and call "
                 "other.learner_group.set_state(algo.learner_group.get_state())."
             )
         for name in ("randomized_params", "privileged_params"):
@@ -203,8 +203,8 @@ class DeviceEnvRunner(EnvRunner):
         return self.metrics.reduce()
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """Returns the runner's state: the learner's weights with their number of updates, the connector states of the
-        first device, and running evaluation episodes.
+        """Returns the runner's state: the learner's weights with their number of updates, connector states with the
+        current training statistics, and unfinished evaluation episodes.
 
         Args:
             components: Only these; None for all.
@@ -238,7 +238,7 @@ class DeviceEnvRunner(EnvRunner):
         return source is self or getattr(source, "local_learner", None) is self._learner
 
     def restore_evaluation(self, running: dict[str, Any]) -> None:
-        """Restores running evaluation episodes, so that the next evaluation continues them without a reset.
+        """Restores unfinished evaluation episodes, so that the next evaluation continues them without a reset.
 
         Args:
             running: The part "running_evaluation" of what `get_state` returned; {} for none, so that the next
@@ -278,15 +278,15 @@ class DeviceEnvRunner(EnvRunner):
     def act(
         self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
     ) -> dict[str, Any]:
-        """Computes the action for one observation, as at the start of an episode: env-to-module pipeline, module,
-        module-to-env pipeline.
+        """Computes the action for one observation: env-to-module pipeline, module, module-to-env pipeline. Connectors
+        treat the observation as the first of an episode.
 
         Args:
             observation: One observation of the environment, without batch axis.
             module_id: The module that acts.
             explore: Sample the action or take the greedy one.
             key: PRNG key.
-            recurrent: State of the module, without batch axis; None for that of the start of an episode.
+            recurrent: State of the module, without batch axis; None for the start of an episode.
 
         Returns:
             The columns that the module-to-env pipeline made, as NumPy arrays without batch axis.
@@ -407,7 +407,7 @@ class DeviceEnvRunner(EnvRunner):
         rollout: DeviceRollout | None = None,
     ) -> Any:
         """Builds the compiled program that steps all environments `num_steps` times: ``(state, *weights) -> (state,
-        record of the steps, ended episodes)``. The record is () if `has_columns` is False.
+        record of the steps, ended episodes)``. If `has_columns` is False, no steps are recorded, and the record is ().
         """
         rollout = rollout or dataclasses.replace(self.rollout, shows_agents=has_columns and self._has_agents)
 
@@ -588,8 +588,8 @@ class DeviceEnvRunner(EnvRunner):
 
 
 class Counting:
-    """Selects the episodes and steps that an evaluation includes, until the requested number is reached, and collects
-    their statistics.
+    """Selects the episodes and steps that an evaluation includes, until it has the requested number of episodes or of
+    steps, and collects the statistics of the episodes.
 
     Args:
         num_envs: ``B``.

@@ -71,7 +71,7 @@ class EnvContract:
         self._num_steps, self._steps_before = 0, dict.fromkeys(copies, 0)
 
     def begin_step(self) -> None:
-        """Increases the step count, which errors mention, by one step of all environments."""
+        """Increases the step count in error messages by 1, for one step of all environments."""
         self._num_steps += 1
 
     def check_reset(self, outcome: Any, index: int) -> None:
@@ -229,8 +229,8 @@ class VectorContract:
             raise ValueError(f"environment({self._name!r}): {problem}")
 
     def _is_column(self, values: Any, kinds: str) -> bool:
-        """Whether `values` is a valid reward or flag array of a vector step: one number per sub-environment, of a dtype
-        kind in `kinds`; flags (kinds "biu") must be 0 or 1.
+        """Whether `values` is a valid reward or flag array of a vector step: one number per sub-environment, with a
+        NumPy dtype kind in `kinds`. Kinds without "f" mean flags, which must be 0 or 1.
         """
         try:
             array = np.asarray(values)
@@ -290,8 +290,8 @@ def misfit_of_signals(signals: dict[str, Any], place: str) -> str | None:
 
 
 def wrong_choice(space: gym.Space, obs: Any, name: str) -> str | None:
-    """Returns an error sentence if an observation contains an invalid choice of a discrete space, whose one-hot
-    encoding would be all zeros; else None.
+    """Returns an error sentence if an observation has a value outside of its discrete space; else None. A one-hot
+    encoding of such a value would be all zeros.
 
     Args:
         space: Space of the observation.
@@ -314,7 +314,9 @@ def wrong_choice(space: gym.Space, obs: Any, name: str) -> str | None:
 
 
 def is_inside(space: gym.Space, obs: Any) -> bool:
-    """Whether an observation, whose structure fits its space, lies within the bounds and choices of the space."""
+    """Whether an observation lies within the bounds and choices of its space. The observation must have the structure
+    of the space.
+    """
     match space:
         case Dict():
             return all(is_inside(part, obs[key]) for key, part in space.items())

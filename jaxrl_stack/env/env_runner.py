@@ -146,8 +146,8 @@ class EnvRunner(Checkpointable, abc.ABC):
         """
 
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls ``func(self, *args, **kwargs)`` and returns the result; with it, other processes run functions on the
-        runner.
+        """Calls ``func(self, *args, **kwargs)`` and returns the result. Other processes call this method to run
+        functions on the runner.
         """
         return func(self, *args, **kwargs)
 

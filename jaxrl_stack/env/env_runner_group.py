@@ -199,8 +199,8 @@ class EnvRunnerGroup:
         self._recovery.watch(self._manager)
 
     def stop(self) -> None:
-        """Completes files of recorded steps, closes all environments and ends all actors; the latter two also if
-        writing the files raises.
+        """Completes files of recorded steps, closes all environments and ends all actors. If completing the files
+        raises an error, environments are closed and actors ended nevertheless.
         """
         self._recovery.stop()
         try:
@@ -479,8 +479,8 @@ class EnvRunnerGroup:
         keep_remote: bool = False,
         timeout_seconds: float | None = None,
     ) -> list[Any]:
-        """Distributes sampling over all runners: for each dict of keyword arguments in `shares`, one runner calls
-        ``func(runner, **share)``, or its method `func`. Returns the results.
+        """Distributes sampling over all runners: for each dict of keyword arguments in `shares`, one runner runs
+        `func`, either a function ``func(runner, **share)`` or the name of a runner's method. Returns the results.
 
         Share j is sampled by healthy runner j modulo their number, so the same seed gives the same samples. Shares of
         lost or late actors are requested from the others.
@@ -567,8 +567,8 @@ class EnvRunnerGroup:
         timeout_seconds: float | None,
         also: Sequence[Any] = (),
     ) -> list[Any]:
-        """Waits for the first result of the sampling calls that `request` sent, and returns all samples that have
-        arrived.
+        """Waits until one of the sampling calls that `request` sent has finished, and returns the samples of all
+        finished calls.
 
         Without actors, the local runner samples in this call, with `func`, `share` and `keep_remote`; pass the same
         values as to `request`.
@@ -692,8 +692,8 @@ class EnvRunnerGroup:
             for name, value in (("policies", policies), ("to_worker_indices", to_worker_indices)):
                 if value is not None:
                     raise ValueError(
-                        f"sync_weights(with_requests=True, {name}={value!r}): the state server replaces its whole "
-                        f"state, and all actors fetch it. Leave out {name}=, or set with_requests=False."
+                        f"sync_weights(with_requests=True, {name}={value!r}): all actors fetch the same, "
+                        f"complete state from the state server. Leave out {name}=, or set with_requests=False."
                     )
         source = from_worker_or_learner_group
         if weights is None:
@@ -820,8 +820,8 @@ class EnvRunnerGroup:
         env_to_module: EnvToModulePipeline | None = None,
         module_to_env: Any = None,
     ) -> dict[str, Any]:
-        """Builds one env runner state for all runners: the merged connector states of the actors, together with the
-        weights and the number of sampled env steps that are passed as arguments.
+        """Builds one env runner state for all runners: the parts in `rl_module_state` (weights, for example), the
+        number of sampled env steps, and the merged connector states of the actors.
 
         Args:
             config: The config; its ``sample_timeout_s`` bounds the wait for the actors.
@@ -922,8 +922,8 @@ class EnvRunnerGroup:
         return [actor_id for actor_id, _ in self._recovery.answers(results)]
 
     def _samples(self, results: RemoteCallResults) -> list[Any]:
-        """Returns the samples of finished sampling calls. If a call failed, restarts or drops its actor, or raises the
-        error.
+        """Returns the samples of finished sampling calls. After a failed call, restarts or drops the actor, or raises
+        the call's error.
         """
         self._recovery.note_losses()
         answers = [call.get() for call in results.ignore_errors()]

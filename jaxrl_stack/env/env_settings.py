@@ -52,8 +52,8 @@ def field_names(params: Any) -> list[str]:
 def refuse_unknown_setting(
     name: str, config: dict[str, Any], fields: list[str], arguments: dict[str, inspect.Parameter] | None
 ) -> None:
-    """Raises ValueError for items of `config` that are neither environment parameters (`fields`) nor constructor
-    arguments (`arguments`; None if the user passed an instance, whose constructor was already called).
+    """Raises ValueError for items of `config` that name neither an environment parameter (`fields`) nor a constructor
+    argument (`arguments`). `arguments` is None if the user passed an instance, whose constructor was already called.
     """
     if arguments and any(p.kind is p.VAR_KEYWORD for p in arguments.values()):
         return

@@ -49,8 +49,8 @@ class _Failures:
 
 
 class _Stepping:
-    """Context manager around environment steps, ``with stepping: environments.step(...)``. It counts and times the
-    steps of the block, and stores an exception as a failure of the environments.
+    """Context manager around one step of all environments, ``with stepping: environments.step(...)``. It counts the
+    step and measures its duration; if the block raises, it stores the exception as a failure of the environments.
 
     Args:
         envs: The environments.
@@ -219,7 +219,7 @@ class FaultTolerantEnvs:
             vector.close()
             raise ValueError(
                 f"EnvRunner {self.worker_index}.make_env(): number of environments and spaces changed to {form}, but "
-                f"module, connectors and learners were made for {self._form}. Keep them as they are (pad "
+                f"module, connectors and learners were made for {self._form}. Keep number and spaces (pad "
                 "observations, for example), or build another algorithm."
             )
         if self._is_replayable:
@@ -234,8 +234,8 @@ class FaultTolerantEnvs:
         self._failures_in_a_row: dict[int, int] = {}
 
     def _make_replayable(self, vector: Any) -> None:
-        """Makes a new vector of environments take the seed of every reset from `replayable`, which records the seeds,
-        so that unfinished episodes can be restored later from seeds and actions.
+        """Lets `replayable` choose and record the seed of every reset of a new vector of environments, so that
+        unfinished episodes can be restored later from seeds and actions.
         """
         if not getattr(vector, "can_replay", False):
             vector.close()
@@ -256,7 +256,7 @@ class FaultTolerantEnvs:
         return self._observes_as is not None
 
     def observe_as(self, space: gym.Space) -> None:
-        """Converts observations of the present environments, and of environments created later, to the dtypes of
+        """Makes the present environments, and environments created later, return observations with the dtypes of
         `space`.
         """
         self._observes_as = space
@@ -278,7 +278,7 @@ class FaultTolerantEnvs:
             self.replayable.reseed(seeds)
 
     def _seed(self, index: int) -> int:
-        """Returns the seed of the environment with this index. It changes after every failure, so that a replaced
+        """Returns the seed of the environment with this index. The seed changes after every failure, so that a replaced
         environment does not repeat the failure.
         """
         return derived_seed("environment", *self.seeds, self._num_renewals, index)
@@ -301,8 +301,8 @@ class FaultTolerantEnvs:
         return outcome
 
     def _seeds_of_reset(self) -> list[int] | None:
-        """Returns one seed per environment for a reset of all environments; None if this reset continues their random
-        number generators.
+        """Returns one seed per environment for a reset of all environments; None if the environments' random number
+        generators continue without new seeds.
         """
         if self.replayable is not None:
             return [self.replayable.next_seed(i) for i in range(self.num_envs)]
@@ -316,8 +316,8 @@ class FaultTolerantEnvs:
         self.seeds = self.replayable.seeds
 
     def restore_episodes(self, state: Mapping[str, Any], obs: Any, returns: np.ndarray) -> RestoredEpisodes:
-        """Restores the unfinished episodes in a saved ``replayable.get_state()`` by replay; see
-        `ReplayableEpisodes.restore`.
+        """Restores the unfinished episodes in a saved ``replayable.get_state()`` by replaying their seeds and actions;
+        see `ReplayableEpisodes.restore`.
 
         If some cannot be restored, a warning names their environments, which start new episodes. After a successful
         replay of at least one step, later failures are tolerated as in the stored run.
@@ -393,8 +393,8 @@ class FaultTolerantEnvs:
         self.recover = self._recover if self._restarts and has_stepped else None
 
     def accept(self, recording: RolloutRecording, out_of_range: Sequence[OutOfRange] = ()) -> None:
-        """Checks the steps of a recording; raises ValueError if rewards or observations are NaN or infinite, an action
-        mask allows no action, or an observation is outside of its space.
+        """Checks the recorded steps of a sampling attempt. Raises ValueError if rewards or observations are NaN or
+        infinite, an action mask allows no action, or an observation is outside of its space.
 
         Args:
             recording: The recorded steps.
@@ -456,8 +456,8 @@ class FaultTolerantEnvs:
         return True
 
     def _tolerate(self, error: Exception, failures: int, what_is_dropped: str) -> None:
-        """Logs an environment's exception. Raises it if the config tolerates no failures, if environments have made no
-        step yet, or after too many failures in a row.
+        """Logs an environment's exception. Raises it if the config tolerates no failures, or if no step of the
+        environments has succeeded yet. After too many failures in a row, raises `ConsecutiveFailuresError`.
         """
         is_known = isinstance(error, StepFailedRecreateEnvError)
         runner = f"EnvRunner {self.worker_index}"
@@ -508,8 +508,8 @@ class FaultTolerantEnvs:
 
 
 def _fits(form: tuple[int, gym.Space, gym.Space], other: tuple[int, gym.Space, gym.Space]) -> bool:
-    """Whether modules that were built for the environments `form` can also act in the environments `other`; both are
-    ``(num_envs, observation space, action space)``.
+    """Whether modules that were built for the environments `form` can act in the environments `other`. Both arguments
+    are tuples ``(num_envs, observation space, action space)``.
     """
     (num_envs, observations, actions), (other_num_envs, other_observations, other_actions) = form, other
     # Bounds of actions are what actions are scaled to.

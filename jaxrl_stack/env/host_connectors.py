@@ -1,4 +1,4 @@
-"""Env-to-module connectors that run in Python, outside jit, on the unfinished episodes of several environments."""
+"""Env-to-module connectors that run in Python, outside jit, and read unfinished episodes of several environments."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class HostConnectors:
         return batch
 
     def update(self, episodes: list[SingleAgentEpisode], mode: Mode, where: np.ndarray | None = None) -> dict[str, Any]:
-        """Runs the Python connectors for the environments that `where` selects (bool ``[B]``; None: all). Replaces the
-        rows of these environments in `batch`, the module inputs of all environments, and returns `batch`.
+        """Runs the Python connectors for the environments that `where` selects (bool ``[B]``; None: all), and replaces
+        the rows of these environments in `batch`. Returns `batch`, the module inputs of all environments.
         """
 
         def replaced(leaf: np.ndarray, new: np.ndarray) -> np.ndarray:

@@ -198,9 +198,9 @@ class HostEnvRunner(EnvRunner):
         self._envs.make()
 
     def _observe_floats(self) -> None:
-        """Converts the environments' integer observations to float32 if int32 cannot hold their values. Does nothing if
-        this would change the shapes of the modules' inputs, or their kinds of dtype (integer, float), or if a
-        connector does not accept both dtypes.
+        """Converts the environments' integer observations to float32 if int32 cannot hold their values. Makes no
+        conversion if the modules' inputs would change in shape or in kind of dtype (integer, float), or if a connector
+        accepts only integers or only floats.
         """
         vector = self._envs.vector
         if vector is None or not has_wide_integers(vector.single_observation_space):
@@ -281,9 +281,11 @@ class HostEnvRunner(EnvRunner):
         self._rollout = self._new_rollout()
 
     def _built_modules(self, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> MultiRLModule:
-        """Returns the RLModules passed to the constructor, else builds the config's RLModules for these spaces.
+        """Returns the RLModules passed to the constructor; without them, builds the config's RLModules for the given
+        spaces.
 
-        Of a generic config, which has none, they do nothing: actions are random then.
+        If the config has no RLModules (a generic `AlgorithmConfig`), builds modules that compute nothing; actions are
+        random.
         """
         given: Any = self._given_module
         if given is not None:
@@ -495,8 +497,8 @@ class HostEnvRunner(EnvRunner):
     def act(
         self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
     ) -> dict[str, Any]:
-        """Computes the action for one observation of an agent, as at the start of an episode: env-to-module pipeline,
-        module, module-to-env pipeline.
+        """Computes the action for one observation of an agent: env-to-module pipeline, module, module-to-env pipeline.
+        Connectors treat the observation as the first of an episode.
 
         Args:
             observation: One observation, without batch axis.
@@ -562,14 +564,14 @@ class HostEnvRunner(EnvRunner):
 
     @property
     def _call_for_episode(self) -> Callable[..., None]:
-        """Function that calls a method of the user's callbacks for an unfinished episode, with this runner and its
-        metrics logger as arguments.
+        """Function ``(hook name, env index, episode, **more)`` that calls a hook of the user's callbacks, with this
+        runner and its metrics logger as further arguments.
         """
         return functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
 
     def _attempts(self, *, force_reset: bool = False) -> Attempts:
-        """Returns a loop that repeats sampling after failures of environments. A failed attempt restores connector
-        states and the runner's counts of steps and episodes.
+        """Returns a loop that repeats sampling after failures of environments. After a failed attempt, connector states
+        and the counts of steps and episodes are reset to their values before sampling.
         """
         if self.env is None:
             raise _error_without_envs(self.worker_index, self.config, self._envs.problem) from self._envs.problem
@@ -665,7 +667,7 @@ class HostEnvRunner(EnvRunner):
 
     def take_metrics(self) -> dict[str, Any]:
         """Returns the values logged into `metrics` since the last call, for `MetricsLogger.aggregate`. Call it after
-        the other ``take_...`` methods.
+        the other ``take_...`` methods: it also logs and clears the counts that `take_agent_steps` returns.
         """
         return self._counts.take_logged()
 
@@ -732,8 +734,8 @@ class HostEnvRunner(EnvRunner):
         }
 
     def _running_episodes(self) -> dict[str, Any]:
-        """Returns the data from which `_continue_episodes` restores the unfinished episodes: reset seeds, actions and
-        recorded steps.
+        """Returns the data from which `_continue_episodes` restores the unfinished episodes: reset seeds, actions, and
+        the state of the sampling loop.
         """
         assert self._envs.replayable is not None
         are_running = not self._envs.needs_reset
@@ -784,11 +786,12 @@ class HostEnvRunner(EnvRunner):
         """
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores all entries of `state`, which may be a part of a `get_state()` result. The per-environment states of
-        connectors, such as frame stacks, change only if `state` has the entry "random" (random number states).
+        """Restores all entries of `state`, which may be a part of a `get_state()` result. If `state` has no entry
+        "random" (random number states), the per-environment states of env-to-module connectors, such as frame stacks,
+        do not change.
 
-        With "random", the next ``sample()`` resets all environments, with seeds that follow from it: none goes on.
-        With "running_episodes", too, environments are brought back to the stored episodes (`ReplayableEpisodes`).
+        With "random", the next ``sample()`` resets all environments, with seeds derived from this entry. If `state` has
+        "running_episodes", too, environments continue the stored episodes instead (see `ReplayableEpisodes`).
 
         Raises:
             ValueError: For unknown parts.

@@ -86,8 +86,8 @@ class HostRollout:
             self.host_connectors.update(self.live.episodes, mode)
 
     def _start(self, obs: Any, infos: Sequence[dict[str, Any]]) -> None:
-        """Clears the state of unfinished episodes (returns, lengths, previous actions) and starts new ones from the
-        first observations ``[B, ...]``; connector states and recurrent states do not change.
+        """Starts new episodes from the first observations ``[B, ...]``: clears returns, lengths, previous actions and
+        previous rewards. Connector states and recurrent states do not change.
         """
         num_envs = self.envs.num_envs
         self._obs, self._watch = obs, self.envs.new_watch()
@@ -190,8 +190,8 @@ class HostRollout:
         return recording
 
     def take_ended(self, recording: Recording, weights_seq_no: int) -> list[tuple[int, SingleAgentEpisode]]:
-        """Returns ``(environment index, episode)`` for each episode that ended in a recording made with
-        `wants_episodes`.
+        """Returns the episodes that ended in `recording`, a result of ``record(..., wants_episodes=True)``, as pairs
+        ``(environment index, episode)``.
         """
         if recording.num_failures and not recording.num_env_steps:
             self.builder.reset()
@@ -210,7 +210,7 @@ class HostRollout:
         return (self.live or self.builder).cut()
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the unfinished episodes as plain data; `reset` must have been called.
+        """Returns the unfinished episodes as plain data. Call this method only after `reset` or `set_state`.
 
         States of connectors and environments are not included.
         """
@@ -226,8 +226,8 @@ class HostRollout:
         }
 
     def fits(self, state: Mapping[str, Any]) -> bool:
-        """Whether a saved `get_state()` result contains all data with which this sampling loop can continue: episode
-        objects for callbacks, and outputs of connectors that run in Python.
+        """Whether this sampling loop can continue from a saved `get_state()` result. The result must contain episode
+        objects if callbacks read them, and connector outputs if connectors run in Python.
         """
         has_live = self.make_live is None or state["live"] is not None
         return has_live and (self.host_connectors is None or "host_batch" in state)
@@ -269,7 +269,7 @@ class HostRollout:
         return self._lengths
 
     def forget_episodes(self) -> None:
-        """Drops the unfinished episode objects under construction; only `sample` uses them."""
+        """Discards the objects of unfinished episodes that only `EnvRunner.sample` reads."""
         self.builder.reset()
 
     def _begin_watch(self) -> ObservationWatch | None:

@@ -125,7 +125,7 @@ class Forgets(Longer):
     ("connectors", "message"),
     [
         ([DropsOne], r"DropsOne.preprocess returned observations of the agents \['agent_0'\], but received"),
-        ([Longer], "Longer made an observation of the agent 'agent_.'.*recompute_output_observation_space"),
+        ([Longer], "Longer returned an observation for the agent 'agent_.'.*recompute_output_observation_space"),
         ([Forgets], r"Forgets.recompute_output_observation_space returns .*\['agent_0', 'agent_1'\]"),
         ([MeanStdFilter, Seen], r"\['MeanStdFilter', 'Seen'\].*Return it first"),
         (
