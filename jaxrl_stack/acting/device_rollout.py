@@ -507,7 +507,7 @@ class DeviceRollout:
         """Computes returns and lengths of the episodes that ended in T recorded steps, after the loop over the steps.
 
         Args:
-            state: State after the steps; its `episodes` and `agent_episodes` are still those before the steps.
+            state: State after the steps, but with the `episodes` and `agent_episodes` from before the steps.
             record: Records of the steps, ``[T, ...]``.
         """
         rewards = self.module_map.by_agent({mid: own[Columns.REWARDS] for mid, own in record.columns.items()}, axis=1)
@@ -617,7 +617,7 @@ class DeviceRollout:
                 ``in_frames``; else None.
 
         Returns:
-            A block with columns ``[T, R * B, ...]``; of recurrent states only those at the starts of chunks.
+            A block with columns ``[T, R * B, ...]``; it has recurrent states only at the starts of chunks.
         """
         if earlier is not None:
             earlier = self.modules[module_id].env_to_module.earlier_frames(earlier)

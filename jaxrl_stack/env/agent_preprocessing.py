@@ -77,8 +77,8 @@ class AgentPreprocessing:
             episode: The unfinished episode, as it was before these observations came.
 
         Raises:
-            ValueError: A connector returns observations of other agents, or, in an agent's first one, what does not fit
-                the declared space.
+            ValueError: A connector returns observations of other agents than it received, or an agent's first
+                observation does not fit the declared space.
         """
         if self.is_empty:
             return observations

@@ -241,8 +241,8 @@ class DeviceEnvRunner(EnvRunner):
         """Restores unfinished evaluation episodes, so that the next evaluation continues them without a reset.
 
         Args:
-            running: The part "running_evaluation" of what `get_state` returned; {} for none, so that the next
-                evaluation resets.
+            running: The entry "running_evaluation" of a `get_state` result; {} without such episodes: the next
+                evaluation then resets all environments.
 
         Raises:
             ValueError: The state belongs to another environment.
@@ -323,7 +323,7 @@ class DeviceEnvRunner(EnvRunner):
     ) -> list[Any]:
         """Samples episodes and chunks of episodes, as RLlib's runners do.
 
-        Observations are the module's inputs: what the env-to-module pipeline made of the environment's.
+        Observations are the module's inputs, which the env-to-module pipeline computed from the environment's.
 
         Args:
             num_timesteps: Least number of env steps (with ``count_steps_by="agent_steps"``: of agents' steps); the

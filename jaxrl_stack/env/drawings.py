@@ -294,7 +294,7 @@ def _names_below(parts: tuple[tuple[str, int], ...], edges: tuple[int, ...]) -> 
     """Draws the names below the bars of an observation, each below the first bar of its Dict key or Tuple entry: uint8
     ``[16, 320, 3]``.
 
-    Names are cut to the width of their part. If each bar has a name, only those are drawn that fit as a whole.
+    Names are cut to the width of their part. If each bar has a name, only names that fit completely are drawn.
     """
     line = np.full((16, 320, 3), 255, np.uint8)
     has_name_for_each = all(count == 1 for _, count in parts)

@@ -16,7 +16,7 @@ class EnvContext(dict):
         env_config: The user's ``env_config``; its items become the dict's items.
         worker_index: Index of the EnvRunner that makes the env; 0 is the local one.
         vector_index: Index of the env within its EnvRunner.
-        remote: Whether the env itself runs in a process of its own.
+        remote: Whether the environment runs in a separate process.
         num_workers: Number of remote EnvRunners; None if unknown.
         recreated_worker: Whether the EnvRunner replaces one that failed.
     """

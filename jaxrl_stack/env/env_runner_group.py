@@ -314,7 +314,7 @@ class EnvRunnerGroup:
             return_actor_ids: Return ``(id, result)``; the local runner's id is 0.
 
         Returns:
-            The results: the local runner's, then those of the actors that answered, in the order of their ids.
+            The result of the local runner, then the results of the actors that answered, in the order of their ids.
 
         Raises:
             Exception: Error of an actor's code, or its loss; the class says which are ignored.
@@ -375,7 +375,7 @@ class EnvRunnerGroup:
 
         Args:
             tags: One tag or several; None for all.
-            timeout_seconds: Longest wait, for all of them; 0 takes what is there.
+            timeout_seconds: Longest wait for all calls; 0 does not wait, None waits for all.
             return_obj_refs: See `foreach_env_runner`.
             mark_healthy: See `foreach_env_runner`.
 
@@ -677,7 +677,7 @@ class EnvRunnerGroup:
             to_worker_indices: Ids of the actors to send to; None for all. The local runner always gets them.
             timeout_seconds: Longest wait until the actors have them. 0 does not wait: an actor takes its calls in
                 order, so whatever is sampled next is sampled with them.
-            inference_only: Send only what the runners' modules hold, in case the learners' hold more.
+            inference_only: Send only the weights that the runners' modules have; the learners' modules may have more.
             weights: ``{"params": {ref: array}, "rest": {ref: array}}`` to send in place of a source's.
             weights_seq_no: Number of updates that made these weights; None asks their source.
             more_state: Further parts of the runners' state to send in the same object.
@@ -750,8 +750,8 @@ class EnvRunnerGroup:
         """Sends parts of an env runner state, such as weights, to the actors, and stores them for actors that restart
         later.
 
-        Those who get it `with_requests` have the newest one when they sample, and none that is older in between: with
-        what they are asked for by `EnvRunnerGroup.request`, or from the state server if there is one.
+        With `with_requests`, actors receive the state with their next call by `EnvRunnerGroup.request`, or fetch it
+        from the state server if there is one. Older states that the new one replaces are not sent any more.
         """
         if not state or not self._manager.num_actors():
             return
@@ -829,7 +829,7 @@ class EnvRunnerGroup:
             connector_states: ``{"env_to_module_connector": ...}`` of each actor, once each; None asks the healthy ones.
             env_steps_sampled: Steps that all runners together have sampled.
             env_to_module: A pipeline like the runners'; None builds one from the config.
-            module_to_env: Not needed: those connectors keep nothing that can be merged.
+            module_to_env: Not needed: module-to-env connectors have no states that can be merged.
         """
         state = dict(rl_module_state or {})
         if env_steps_sampled is not None:
@@ -859,9 +859,9 @@ class EnvRunnerGroup:
         """Merges the connector states of the actors and sends the result to all runners, so that they use the same
         running statistics; each observation is counted once.
 
-        With ``merge_env_runner_states`` off (or "training_only" in evaluation), every runner keeps its own statistics,
-        unless `from_worker` has some to hand out. With ``broadcast_env_runner_states`` off, only the local runner gets
-        the merged ones; the actors' own still hold everything, so the next merge starts from them again.
+        If ``merge_env_runner_states`` is False (or "training_only" in evaluation), every runner keeps its statistics,
+        unless `from_worker` is given. If ``broadcast_env_runner_states`` is False, only the local runner gets the
+        merged statistics; the actors keep their complete statistics, from which the next merge starts again.
 
         Args:
             config: The config with these settings.
@@ -892,8 +892,8 @@ class EnvRunnerGroup:
         """Checks which lost actors Ray has restarted, sends them the newest states, and uses them again.
 
         Args:
-            timeout_seconds: Longest wait for a sign of life; None for ``env_runner_health_probe_timeout_s``, 0 takes
-                those that are back already. An actor whose restart is not due yet is not waited for.
+            timeout_seconds: Longest wait for a sign of life; None for ``env_runner_health_probe_timeout_s``, 0
+                returns only actors that are back already. An actor whose restart is not due yet is not waited for.
 
         Returns:
             Ids of the actors that are back.

@@ -371,7 +371,7 @@ class HostEnvRunner(EnvRunner):
     ) -> list[Any]:
         """Samples episodes, or chunks of episodes.
 
-        Observations are the module's inputs: what the env-to-module pipeline made of the environment's.
+        Observations are the module's inputs, which the env-to-module pipeline computed from the environment's.
 
         Args:
             num_timesteps: Least number of env steps (with ``count_steps_by="agent_steps"``: of steps that agents
@@ -675,8 +675,8 @@ class HostEnvRunner(EnvRunner):
         return self._counts.report()
 
     def take_ended_episodes(self) -> EndedEpisodes:
-        """Returns the statistics (return, length, duration) of the episodes that ended since the last call, except
-        those that a `SampleBlock` or `get_metrics` has reported.
+        """Returns the statistics (return, length, duration) of the ended episodes that were not reported yet: neither
+        by this method, nor in a `SampleBlock`, nor by `get_metrics`.
         """
         return self._counts.take_ended()
 

@@ -123,8 +123,8 @@ class HostRollout:
 
         Args:
             num_steps, mode, learns, weights_seq_no: See `Rollout.record`.
-            wants_episodes: Whether final observations and infos of all episodes are kept, not only what an update
-                needs.
+            wants_episodes: Whether to record the final observations and infos of all episodes, not only the final
+                observations that an update needs.
             keeps_times: Ignored: the agent acts in every step.
         """
         envs, policy, live, host = self.envs, self.policy, self.live, self.host_connectors
