@@ -132,7 +132,7 @@ class AgentRecording:
 
     def _step_of(self, row: int, act: int) -> int:
         """Returns the index of the vector step in which a row (one agent in one environment) took its recorded action
-        number `act`. Action 0 began a step before this block, so that its index is negative.
+        number `act`. Action 0 was taken before this block: its vector step has a negative index.
         """
         return self._held_begins[row] if act == 0 else act - 1
 
@@ -343,8 +343,8 @@ class AgentRecording:
         return [(time // 2, row, what) for time, row, what in sorted(set(found))]
 
     def _problem_with(self, act: int, row: int) -> str:
-        """Returns the error text for an invalid observation, on which a row (one agent in one environment) took its
-        recorded action number `act`: either its mask allows no action, or a number is not finite.
+        """Returns the error text for the invalid observation on which a row (one agent in one environment) took its
+        recorded action number `act`: the observation has an action mask that allows no action, or is not finite.
         """
         obs = self._obs if self._obs_leaves else self._layout.read(Columns.OBS, self._matrix, self._loose)
         has_mask = isinstance(obs, Mapping) and ACTION_MASK in obs

@@ -284,8 +284,8 @@ class DeviceRollout:
         )
 
     def _env_params(self) -> Any:
-        """Returns the environment's parameters, with the replaced leaves of `env_params`. Arrays are JAX arrays,
-        because a traced action cannot index NumPy arrays.
+        """Returns the environment's parameters, in which the leaves in `env_params` replace the environment's leaves.
+        Arrays are JAX arrays, because a traced action cannot index NumPy arrays.
         """
         own = jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, self.env.params)
         return with_named_leaves(own, self.env_params) if self.env_params else own

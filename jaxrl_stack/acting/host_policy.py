@@ -79,8 +79,9 @@ class PackedColumns:
 
 @dataclasses.dataclass
 class _Acting:
-    """Compiled acting program for one mode (explore, greedy or random actions). It takes only the fixed and varying
-    arrays that affect its results, because each array that is passed costs time.
+    """Compiled acting program for one mode (explore, greedy or random actions). Of the fixed arrays (weights,
+    settings, PRNG key) and the arrays that vary from step to step, it takes only arrays that affect its results,
+    because each argument costs time.
 
     Attributes:
         program: ``(fixed leaves, memory, counts, batch, varying leaves) -> (matrix, loose, memory)``.

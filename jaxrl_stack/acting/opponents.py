@@ -20,7 +20,7 @@ from jaxrl_stack.core.module_map import OPPONENTS, AgentRows, ModuleMap
 from jaxrl_stack.ops.masks import where_rows
 
 NO_SNAPSHOT = -1
-"""Number of an empty place of the stack."""
+"""Number of an empty place, which stores no snapshot."""
 
 
 @struct.dataclass
@@ -203,7 +203,7 @@ class OpponentStep(ModuleStep):
             state: The stored snapshots.
             params, rest: Weights of the MultiRLModule.
             env_to_module: State of the module's env-to-module pipeline.
-            place: int32, index in the stack.
+            place: int32, index of the snapshot in the stored snapshots.
             number: int32, number of the snapshot.
         """
         # Only statistics are used: the histories of one row are zeros.
@@ -223,8 +223,8 @@ class OpponentStep(ModuleStep):
         """Assigns a snapshot as the opponent to each block (group) of environments. Returns the new `OpponentsState`
         and the new policy state of the opponents' rows.
 
-        If a block gets another snapshot, its unfinished games continue and do not count; the recurrent states and
-        last actions of its rows start again.
+        If a block gets another snapshot, its unfinished games continue and do not count. The recurrent states, last
+        actions and last rewards of its rows start again.
 
         Args:
             state: The stored snapshots, and the opponent of each block.

@@ -292,7 +292,7 @@ class Recording:
 
     @property
     def obs_of_envs(self) -> Any:
-        """Observations that `add_obs` has stored so far, ``[T, B, ...]``."""
+        """Observations of the environments that `add_obs` has stored so far, ``[T, B, ...]``."""
         return jax.tree.map(lambda x: x[: self.num_steps], self._obs)
 
     @property
@@ -413,8 +413,8 @@ def first_not_finite(columns: Mapping[str, Any]) -> NotUsable | None:
 
 
 def _is_finite(final: tuple[int, Any, Any]) -> bool:
-    """Whether observations are finite in the selected environments. `final` is ``(step, environments, observations [B,
-    ...])``, where the environments are a mask (as `Recording.add_final` stores it) or an index.
+    """Whether observations are finite in the selected environments. `final` is ``(step, environments, observations)``:
+    the environments are a mask, as `Recording.add_final` stores it, or an index; observations are ``[B, ...]``.
     """
     _, where, observations = final
     leaves = [leaf for leaf in jax.tree.leaves(observations) if np.issubdtype(leaf.dtype, np.inexact)]

@@ -143,7 +143,8 @@ class StepsBuilder:
         they continue episodes that began earlier.
 
         Args:
-            lengths: int ``[B]``, number of earlier steps of the episodes that continue; None: all episodes are new.
+            lengths: int ``[B]``, number of steps that each environment's unfinished episode already has, 0 for a new
+                episode. None: all episodes are new.
         """
         out = self.cut()
         self._forget_running(0 if lengths is None else len(lengths))

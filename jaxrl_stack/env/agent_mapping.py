@@ -192,8 +192,8 @@ class HostMapping:
         return _known_policy(policy, self._function, agent, self._name, self._known)
 
     def refuse(self, agent: Hashable, policy: str) -> NoReturn:
-        """Raises an error for an agent that is not in `possible_agents`, or that the policy assigned to it may not
-        control (see `_slots`).
+        """Raises an error for an agent that is not in `possible_agents`, or whose assigned policy may not control it
+        (see `_slots`).
 
         Raises:
             MultiAgentEnvError: Always.

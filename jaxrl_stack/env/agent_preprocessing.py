@@ -65,8 +65,8 @@ class AgentPreprocessing:
                     raise ValueError(
                         f"{type(connector).__name__} removes the action mask {key!r} of agent {agent!r}: its output "
                         f"space is {made}. Return {{{key!r}: mask, {OBSERVATIONS!r}: ...}} from preprocess() and "
-                        "declare this Dict in recompute_output_observation_space(). If the environment never forbids "
-                        "actions, set environment(action_mask_key='none') instead."
+                        "declare a gymnasium Dict with these keys in recompute_output_observation_space(). If the "
+                        "environment never forbids actions, set environment(action_mask_key='none') instead."
                     )
 
     def __call__(self, observations: Mapping[Any, Any], episode: MultiAgentEpisode) -> Mapping[Any, Any]:
@@ -77,8 +77,8 @@ class AgentPreprocessing:
             episode: The unfinished episode, as it was before these observations came.
 
         Raises:
-            ValueError: A connector returns observations of other agents than it received, or an agent's first
-                observation does not fit the declared space.
+            ValueError: A connector returns observations of other agents than it received, or the result for an agent's
+                first observation does not fit the declared space.
         """
         if self.is_empty:
             return observations

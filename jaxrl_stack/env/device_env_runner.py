@@ -286,7 +286,7 @@ class DeviceEnvRunner(EnvRunner):
             module_id: The module that acts.
             explore: Sample the action or take the greedy one.
             key: PRNG key.
-            recurrent: State of the module, without batch axis; None for the start of an episode.
+            recurrent: State of the module, without batch axis; None for the initial state.
 
         Returns:
             The columns that the module-to-env pipeline made, as NumPy arrays without batch axis.
@@ -323,7 +323,8 @@ class DeviceEnvRunner(EnvRunner):
     ) -> list[Any]:
         """Samples episodes and chunks of episodes, as RLlib's runners do.
 
-        Observations are the module's inputs, which the env-to-module pipeline computed from the environment's.
+        Observations are the module's inputs: the outputs of the env-to-module pipeline, not the observations of the
+        environment.
 
         Args:
             num_timesteps: Least number of env steps (with ``count_steps_by="agent_steps"``: of agents' steps); the
@@ -407,7 +408,8 @@ class DeviceEnvRunner(EnvRunner):
         rollout: DeviceRollout | None = None,
     ) -> Any:
         """Builds the compiled program that steps all environments `num_steps` times: ``(state, *weights) -> (state,
-        record of the steps, ended episodes)``. If `has_columns` is False, no steps are recorded, and the record is ().
+        record of the steps, ended episodes)``. If `has_columns` is False, the program does not return the
+        recorded steps: the record is ().
         """
         rollout = rollout or dataclasses.replace(self.rollout, shows_agents=has_columns and self._has_agents)
 

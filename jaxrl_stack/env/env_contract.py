@@ -71,7 +71,7 @@ class EnvContract:
         self._num_steps, self._steps_before = 0, dict.fromkeys(copies, 0)
 
     def begin_step(self) -> None:
-        """Increases the step count in error messages by 1, for one step of all environments."""
+        """Counts one step of all environments. Error messages name the step that failed the check."""
         self._num_steps += 1
 
     def check_reset(self, outcome: Any, index: int) -> None:
@@ -290,8 +290,8 @@ def misfit_of_signals(signals: dict[str, Any], place: str) -> str | None:
 
 
 def wrong_choice(space: gym.Space, obs: Any, name: str) -> str | None:
-    """Returns an error sentence if an observation has a value outside of its discrete space; else None. A one-hot
-    encoding of such a value would be all zeros.
+    """Returns an error sentence if an observation contains a choice that a discrete space (Discrete, MultiDiscrete,
+    MultiBinary) does not have; else None. The one-hot encoding of such a choice would be all zeros.
 
     Args:
         space: Space of the observation.

@@ -479,8 +479,8 @@ class EnvRunnerGroup:
         keep_remote: bool = False,
         timeout_seconds: float | None = None,
     ) -> list[Any]:
-        """Distributes sampling over all runners: for each dict of keyword arguments in `shares`, one runner runs
-        `func`, either a function ``func(runner, **share)`` or the name of a runner's method. Returns the results.
+        """Distributes sampling over all runners: for each dict of keyword arguments in `shares`, one runner calls
+        ``func(runner, **share)``, or its method with the name `func`. Returns the results.
 
         Share j is sampled by healthy runner j modulo their number, so the same seed gives the same samples. Shares of
         lost or late actors are requested from the others.
@@ -859,9 +859,10 @@ class EnvRunnerGroup:
         """Merges the connector states of the actors and sends the result to all runners, so that they use the same
         running statistics; each observation is counted once.
 
-        If ``merge_env_runner_states`` is False (or "training_only" in evaluation), every runner keeps its statistics,
-        unless `from_worker` is given. If ``broadcast_env_runner_states`` is False, only the local runner gets the
-        merged statistics; the actors keep their complete statistics, from which the next merge starts again.
+        If ``merge_env_runner_states`` is False (or "training_only" in evaluation), every runner keeps its statistics.
+        If ``broadcast_env_runner_states`` is False, only the local runner gets the merged statistics; the actors keep
+        their complete statistics, from which the next merge starts again. With `from_worker`, both settings are
+        ignored.
 
         Args:
             config: The config with these settings.

@@ -14,7 +14,8 @@ def episode_quota(num_episodes: int, num_envs: int) -> list[int]:
 
 
 class EpisodeQuota:
-    """Collects the first n or n + 1 episodes of every environment, so that short episodes are not over-represented.
+    """Collects the same number of first episodes from every environment (the numbers differ by 1 at most), so that
+    short episodes are not over-represented.
 
     Args:
         num_episodes: Total number of episodes; see `episode_quota`.

@@ -49,8 +49,9 @@ class _Failures:
 
 
 class _Stepping:
-    """Context manager around one step of all environments, ``with stepping: environments.step(...)``. It counts the
-    step and measures its duration; if the block raises, it stores the exception as a failure of the environments.
+    """Context manager around one step of all environments, ``with stepping: environments.step(...)``. If the step
+    succeeds, `FaultTolerantEnvs.note_step` gets its duration; if it raises, the exception is stored as a failure of the
+    environments.
 
     Args:
         envs: The environments.
@@ -219,7 +220,7 @@ class FaultTolerantEnvs:
             vector.close()
             raise ValueError(
                 f"EnvRunner {self.worker_index}.make_env(): number of environments and spaces changed to {form}, but "
-                f"module, connectors and learners were made for {self._form}. Keep number and spaces (pad "
+                f"module, connectors and learners were made for {self._form}. Keep the number and the spaces (pad "
                 "observations, for example), or build another algorithm."
             )
         if self._is_replayable:
@@ -456,8 +457,9 @@ class FaultTolerantEnvs:
         return True
 
     def _tolerate(self, error: Exception, failures: int, what_is_dropped: str) -> None:
-        """Logs an environment's exception. Raises it if the config tolerates no failures, or if no step of the
-        environments has succeeded yet. After too many failures in a row, raises `ConsecutiveFailuresError`.
+        """Logs an environment's exception. Raises it if the config tolerates no failures. If no step of the
+        environments has succeeded yet, raises it unless it is a `StepFailedRecreateEnvError`. After too many failures
+        in a row, raises `ConsecutiveFailuresError`.
         """
         is_known = isinstance(error, StepFailedRecreateEnvError)
         runner = f"EnvRunner {self.worker_index}"

@@ -371,7 +371,8 @@ class HostEnvRunner(EnvRunner):
     ) -> list[Any]:
         """Samples episodes, or chunks of episodes.
 
-        Observations are the module's inputs, which the env-to-module pipeline computed from the environment's.
+        Observations are the module's inputs: the outputs of the env-to-module pipeline, not the observations of the
+        environment.
 
         Args:
             num_timesteps: Least number of env steps (with ``count_steps_by="agent_steps"``: of steps that agents
@@ -505,7 +506,7 @@ class HostEnvRunner(EnvRunner):
             module_id: The module that acts; one that acts for no agent has the pipelines of the first one that does.
             explore: Sample the action or take the greedy one.
             key: PRNG key.
-            recurrent: State of the module, without batch axis; None for the start of an episode.
+            recurrent: State of the module, without batch axis; None for the initial state.
 
         Returns:
             The columns that the module-to-env pipeline made, as NumPy arrays without batch axis.
@@ -791,7 +792,8 @@ class HostEnvRunner(EnvRunner):
         do not change.
 
         With "random", the next ``sample()`` resets all environments, with seeds derived from this entry. If `state` has
-        "running_episodes", too, environments continue the stored episodes instead (see `ReplayableEpisodes`).
+        "running_episodes", too, and ``replayable_episodes`` is set, environments continue the stored episodes instead
+        (see `ReplayableEpisodes`).
 
         Raises:
             ValueError: For unknown parts.

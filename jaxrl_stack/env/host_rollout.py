@@ -227,7 +227,7 @@ class HostRollout:
 
     def fits(self, state: Mapping[str, Any]) -> bool:
         """Whether this sampling loop can continue from a saved `get_state()` result. The result must contain episode
-        objects if callbacks read them, and connector outputs if connectors run in Python.
+        objects if callbacks or Python connectors read them, and connector outputs if connectors run in Python.
         """
         has_live = self.make_live is None or state["live"] is not None
         return has_live and (self.host_connectors is None or "host_batch" in state)

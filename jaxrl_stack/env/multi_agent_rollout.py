@@ -361,7 +361,7 @@ class MultiAgentRollout:
         return self.live
 
     def forget_episodes(self) -> None:
-        """Drops the unfinished episode objects under construction; only `sample` uses them."""
+        """Discards the objects of unfinished episodes, if only `EnvRunner.sample` reads them."""
         if not self.needs_live:
             self.live = None
 
