@@ -241,7 +241,7 @@ def test_min_sample_timesteps_and_training_step():
             super().training_step()
             return {"loss": 1.0}
 
-    with pytest.raises(ValueError, match=r"Returns.training_step\(\) returned dict; it must return None"):
+    with pytest.raises(ValueError, match=r"Returns.training_step\(\) must return None, but returned dict"):
         tiny(algo_class=Returns).build_algo().train()
 
 

@@ -411,7 +411,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     # --------------------------------------------------------------------------------------------------- training
 
     def training_step(self) -> None:
-        """Samples a train batch and updates the modules on it. Override it to change this sequence.
+        """Samples a train batch and updates the modules on it. Override this method to train in another way.
 
         An override logs into ``self.metrics`` and returns None.
         """
@@ -496,9 +496,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self._long_iterations.around(iteration)
 
     def _env_steps_counted(self) -> tuple[int, float]:
-        """Returns two env step counts: ``(count of this algorithm, count in the logged EnvRunner results)``. If a
-        user's `training_step` calls EnvRunners directly, only the second count contains their steps;
-        `_after_training_step` adds the difference to the first.
+        """Returns two counts of env steps: ``(count of this algorithm, count in the logged EnvRunner results)``. If a
+        user's `training_step` calls EnvRunners directly, only the second count includes the steps that these calls
+        sampled; `_after_training_step` adds the difference to the first count.
         """
         return self.driver.num_env_steps, self._logged((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
 
@@ -506,14 +506,13 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self.metrics.peek(key) if key in self.metrics else 0.0
 
     def _after_training_step(self, returned: Any, before: tuple[int, float]) -> None:
-        """Raises if `training_step` returned a value. If a user's `training_step` called EnvRunners directly, also
-        counts the env steps that the EnvRunners sampled. `before` is the result of `_env_steps_counted` before the
-        training step.
+        """Raises if `training_step` returned a value. Also counts the env steps that a user's `training_step` sampled
+        by calling EnvRunners directly. `before` is the result of `_env_steps_counted` before the training step.
         """
         if returned is not None:
             raise ValueError(
-                f"{type(self).__name__}.training_step() returned {type(returned).__name__}; it must return None and "
-                f"log into self.metrics."
+                f"{type(self).__name__}.training_step() must return None, but returned "
+                f"{type(returned).__name__}. Log results with self.metrics.log_value(...)."
             )
         by_driver, aggregated = self._env_steps_counted()
         not_counted = int(aggregated - before[1]) - (by_driver - before[0])
@@ -545,8 +544,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     _result_template: tuple[Any, dict[str, Any]] | None = None
 
     def _results_of_evaluations(self) -> dict[str, Any]:
-        """Runs the evaluations that are due at the end of this iteration; returns the results of all evaluations in the
-        iteration.
+        """Ends concurrent evaluations, and runs other evaluations that are due at the end of this iteration. Returns
+        the last results in environments and on recorded data, which may be from an earlier iteration.
         """
         in_envs, on_data = self._env_evaluations, self._offline_evaluations
         if not in_envs.end_concurrent() and in_envs.is_due(self.iteration):
@@ -1226,7 +1225,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     def _use_settings(self, settings: Mapping[str, Any], call: str) -> tuple[str, ...]:
         """Changes settings that compiled programs take as arguments (traced settings), such as ``lr``, in training and
-        evaluation; returns the paths of the changed settings.
+        evaluation. Returns the paths of the settings: ``"lr"``, or ``"p0/lr"`` for an override of module "p0".
         """
         changed = changed_config(self.config, settings, call)
         self._wait_for_evaluations()
@@ -1283,7 +1282,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self.restore_from_path(checkpoint_path)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Ray Tune's name of `save_to_path`.
+        """Same as `save_to_path`, under the name that Ray Tune's `Trainable` uses.
 
         Args:
             checkpoint_dir: The folder to write to.
@@ -1291,7 +1290,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self.save_to_path(checkpoint_dir)
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
-        """Ray Tune's name of `restore_from_path`.
+        """Same as `restore_from_path`, under the name that Ray Tune's `Trainable` uses.
 
         Args:
             checkpoint_dir: A folder written by `save_checkpoint` or `save_to_path`.
