@@ -206,8 +206,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._settings.suggestion(name)
 
     def stored_value(self, name: str) -> Any:
-        """Value of a setting as the user gave it. ``config.name`` can differ from it if a property computes that
-        attribute.
+        """Value of the setting `name` as the user gave it, or its default. If ``config.name`` is a property, it can
+        return another value.
         """
         return vars(self)[self._settings.attribute_of(name)]
 
@@ -239,7 +239,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     # ------------------------------------------------------------------------------------------------------- as a dict
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings by attribute name (a few by RLlib's key, such as "lambda"); containers are copies."""
+        """All settings, ``{attribute name: value}``. A few have RLlib's key in place of the attribute name, such as
+        "lambda". Containers are copies.
+        """
         return self._settings.to_dict()
 
     def update_from_dict(self, config_dict: Mapping[str, Any]) -> Self:
@@ -419,7 +421,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def _is_frozen(self) -> bool:
-        """RLlib's name of `is_frozen`."""
+        """Same as `is_frozen`, under RLlib's name."""
         return self._settings.is_frozen
 
     def __repr__(self) -> str:
@@ -468,7 +470,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def samples_on_device(self) -> bool:
-        """Whether the environment is a JAX environment, which the compiled program steps."""
+        """Whether the environment is a JAX environment; the compiled program then steps it."""
         if self.env is None or is_search_space(self.env):
             return False
         # Resolving calls registered creators: once per environment is enough.
@@ -480,8 +482,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._resolved_envs[-1][1]
 
     def _share_resolved_envs(self, other: AlgorithmConfig) -> None:
-        """Shares the cache of another config in which `samples_on_device` stores its answer for each environment, so
-        that creators of registered environments are not called again.
+        """Uses the cache of the config `other` for results of `samples_on_device`, so that creators of registered
+        environments are not called again.
         """
         object.__setattr__(self, "_resolved_envs", other._resolved_envs)
 
@@ -518,7 +520,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def num_prefilled_steps(self) -> int:
-        """Minimum number of env steps in the first iteration; updates begin after them."""
+        """Minimum number of env steps that the first iteration samples. DreamerV3 begins its updates after these steps;
+        for other algorithms the number is 0.
+        """
         return 0
 
     @property
@@ -578,15 +582,15 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def rounds_per_deal(self) -> int:
-        """Smallest number of sampling rounds after which all learners can get equally many rollout fragments. In one
-        round, each environment samples one fragment.
+        """Smallest number of sampling rounds whose rollout fragments divide evenly among all learners. In one round,
+        each environment samples one fragment.
         """
         num_fragments = max(self.num_sampling_actors, 1) * self.num_envs_per_env_runner
         num_learners = max(self.num_learners, 1)
         return num_learners // math.gcd(num_fragments, num_learners)
 
     def train_batch_blocks(self, counted_per_env_step: int = 1) -> tuple[int, int]:
-        """Returns ``(number of blocks, T)`` of an on-policy train batch. A block ``[T, B]`` is a rollout of T steps in
+        """Returns ``(n, T)`` for an on-policy train batch, which consists of n rollouts (blocks) ``[T, B]``: T steps in
         B environments.
 
         Every runner contributes the same number of blocks: the smallest number that covers the batch and divides evenly
@@ -678,9 +682,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return not is_off and setting.name not in self._static_settings
 
     def _what_programs_are_made_of(self) -> list[Any]:
-        """Values of this config on which its compiled programs depend: if one changes, other programs are needed. They
-        include all constants of the programs. Of a setting that is an argument of the programs, they include only
-        whether it is switched off, and the length of a schedule.
+        """Values of this config on which its compiled programs depend; if one of them changes, other programs are
+        needed. The values include all constants of the programs. For a setting that is an argument of the programs,
+        they include only whether it is switched off and, if it is a schedule, the number of its points.
         """
         parts = [
             type(self),
@@ -750,9 +754,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         )
 
     def settings_without_effect_on_device(self) -> list[str]:
-        """Names of settings that only actors read, and that the user has changed from their defaults. They have no
-        effect if the compiled program steps the environment. Settings that learner actors also read are included only
-        if there are no learner actors.
+        """Names of settings that the user changed from their defaults, and that have no effect if the compiled program
+        steps the environment, because only actors read them. If the config has learner actors, settings that learner
+        actors read are left out.
         """
         return [
             s.name
@@ -765,7 +769,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     # --------------------------------------------------------------------------------------------- algorithm's defaults
 
     def get_default_rl_module_spec(self) -> RLModuleSpec | MultiRLModuleSpec:
-        """The spec of the algorithm's default module. Subclasses override it."""
+        """The spec of the algorithm's default module. Subclasses override this method."""
         if self._default_module_class is None:
             raise NotImplementedError(
                 f"{type(self).__name__} has no default module. Use an algorithm's config, such as PPOConfig, or "
@@ -774,7 +778,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return RLModuleSpec(module_class=self._default_module_class, catalog_class=self._default_catalog_class)
 
     def get_default_learner_class(self) -> type[Learner]:
-        """The algorithm's Learner class. Subclasses override it."""
+        """The algorithm's Learner class. Subclasses override this method."""
         learner_class = self._default_learner_class
         if learner_class is None:
             raise NotImplementedError(
@@ -790,7 +794,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return host_runner_class(is_multi_agent=self.is_multi_agent, records=bool(self.output))
 
     def _default_env_to_module_connectors(self, observation_space: gym.Space, module_id: Any) -> list[ConnectorV2]:
-        """The default env-to-module connectors, which run after the user's. Algorithms override it.
+        """The default env-to-module connectors, which run after the user's. Algorithms override this method.
 
         Args:
             observation_space: Space of the observations that the user's connectors return.
@@ -813,7 +817,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     def _default_module_to_env_connectors(self) -> list[ConnectorV2]:
         """The default module-to-env connectors; the user's connectors run before the last of them. Algorithms override
-        it.
+        this method.
         """
         return [
             GetActions(),
@@ -821,7 +825,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         ]
 
     def _default_learner_connectors(self) -> list[ConnectorV2]:
-        """The default learner connectors, which run after the user's. Algorithms override it."""
+        """The default learner connectors, which run after the user's. Algorithms override this method."""
         return []
 
     # ------------------------------------------------------------------------------------------------------ validation
@@ -842,8 +846,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         config_validation.validate_for_device(self)
 
     def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
-        """Raises if a connector that adds noise to actions contradicts other settings. Algorithms that cannot learn
-        from noisy actions override it.
+        """Raises if a connector that adds noise to actions has another value of `normalize_actions` than the config.
+        Algorithms that cannot learn from noisy actions override this method to refuse the connector.
         """
         clips_for = connector.normalize_actions
         if clips_for != self.normalize_actions:
@@ -926,7 +930,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     def get_rl_module_spec(
         self, env: Any = None, spaces: SpacesById | None = None, inference_only: bool | None = None
     ) -> RLModuleSpec:
-        """The complete spec of the only module: ``get_rl_module_spec(...).build()`` works.
+        """The complete spec of the only module, ready for ``.build()``.
 
         Args:
             env: Environment to take missing spaces from.
@@ -940,8 +944,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         modules = specs.rl_module_specs or {}
         if len(modules) != 1:
             raise ValueError(
-                f"get_rl_module_spec() returns the spec of a single module, but the config has {sorted(modules)}. Call "
-                f"get_multi_rl_module_spec()."
+                f"get_rl_module_spec() returns the spec of a single module, but the config has the modules "
+                f"{sorted(modules)}. Call get_multi_rl_module_spec()."
             )
         return next(iter(modules.values()))
 
@@ -1064,8 +1068,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config_building.user_connectors(self, name, arguments)
 
     def for_checkpoints(self, *pipelines: ConnectorPipelineV2) -> Self:
-        """Returns the config to store in a checkpoint. If a function that creates connectors has no importable name,
-        its connectors are stored instead.
+        """Returns the config to store in a checkpoint. If a function that creates connectors cannot be imported by
+        name, the connectors that it created are stored in its place, unless they contain arrays.
 
         Args:
             *pipelines: Pipelines that were built with this config's connector settings.
