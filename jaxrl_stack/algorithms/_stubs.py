@@ -135,7 +135,9 @@ def _class(node: ast.ClassDef, cls: type) -> str:
 
 
 def _defaults(own: Mapping[str, Any]) -> list[str]:
-    """Stub lines for methods that return a class's default config or module spec, with that class's return types."""
+    """Stub lines of the methods `get_default_rl_module_spec` and `get_default_config`, with narrower return types than
+    in the base class; empty for classes without a default module or config.
+    """
     members = []
     if own.get("_default_module_class") is not None:
         members.append("def get_default_rl_module_spec(self) -> RLModuleSpec: ...")

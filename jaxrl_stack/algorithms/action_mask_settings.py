@@ -85,8 +85,8 @@ def check_mask_is_kept(pipeline: EnvToModulePipeline, key: str) -> None:
             f"env-to-module connector DefaultObservations(action_mask_key={key!r})."
         )
     raise ValueError(
-        f"Env-to-module connector {pipeline.mask_lost_by!r} drops the action mask {key!r}. Let its output be "
-        f"{{{key!r}: mask, {OBSERVATIONS!r}: ...}}, with such an output space, or, if it has apply(), set "
-        f"sees_action_mask = False in its class: its output then gets the mask. To train without a mask: "
-        f"environment(action_mask_key='none')."
+        f"Env-to-module connector {pipeline.mask_lost_by!r} drops the action mask {key!r}. Return "
+        f"{{{key!r}: mask, {OBSERVATIONS!r}: ...}}, and declare this output space. If the connector has apply(), you "
+        f"can set sees_action_mask = False in its class instead: the pipeline then adds the mask to its output. To "
+        f"train without a mask: environment(action_mask_key='none')."
     )
