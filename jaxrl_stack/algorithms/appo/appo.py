@@ -97,8 +97,8 @@ class APPOConfig(IMPALAConfig):
         return own.circular_buffer_iterations_per_batch if own.use_circular_buffer else 1
 
     def make_learner_queue(self) -> LearnerQueue:
-        """Creates the queue of train batches between sampling and learning: a circular buffer, or a first-in-first-out
-        queue of `simple_queue_size` batches.
+        """Creates the queue of train batches between sampling and learning: a circular buffer if `use_circular_buffer`
+        is set, else a first-in-first-out queue of at most `simple_queue_size` batches.
         """
         own: Any = self
         if not own.use_circular_buffer:

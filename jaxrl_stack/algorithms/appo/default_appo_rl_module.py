@@ -32,7 +32,7 @@ class DefaultAPPORLModule(DefaultPPORLModule, TargetNetworkAPI):
         return [*super().get_non_inference_attributes(), "_old_encoder", "_old_pi"]
 
     def make_target_networks(self) -> None:
-        """Copies the encoder and the policy head."""
+        """Creates the target networks as copies of the encoder and the policy head."""
         self._old_encoder = make_target_network(self.encoder)
         self._old_pi = make_target_network(self.pi)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class BCCatalog(Catalog):
-    """Catalog of an encoder and a policy head; the head follows all `head_fcnet_*` settings.
+    """Catalog of an encoder and a policy head; all `head_fcnet_*` settings apply to the head.
 
     Args:
         observation_space, action_space, model_config_dict: See `Catalog`.
@@ -23,7 +23,7 @@ class BCCatalog(Catalog):
     observation_key_settings = (POLICY_OBS_KEY,)
 
     def build_pi_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """The policy head `[..., latent]` -> action distribution inputs.
+        """Builds the policy head `[..., latent]` -> action distribution inputs.
 
         Raises:
             ValueError: For `free_log_std=True` with an action space that is not a Box.
