@@ -1,4 +1,6 @@
-"""Checks of settings that all algorithms have, in addition to the common checks of `setting_checks`."""
+"""Checks of settings that all algorithms have. Checks of common kinds of values, such as `boolean`, are in
+`setting_checks`.
+"""
 
 from __future__ import annotations
 
@@ -168,7 +170,7 @@ _SPEC_CHECKS = {
 
 
 def _problem_with_spec(spec: RLModuleSpec) -> str | None:
-    """Checks a module spec. Returns a description of valid specs if `spec` is invalid, else None."""
+    """Checks a module spec. Returns None if it is valid, else a description of a valid spec for the error message."""
     cls = spec.module_class
     if cls is not None:
         if subclass_of(RLModule, "")(cls) is not None:

@@ -174,8 +174,8 @@ def _check_same(path: Path, seeds: Sequence[int], goal: Mapping[str, float], sco
     for name, own in (("seeds", list(seeds)), ("until", as_json(goal)), ("score", score)):
         if known[name] != own:
             raise ValueError(
-                f"{_WHERE}({name}={value_text(own)}): {path} has runs with {name}={value_text(known[name])}, which "
-                f"must be the same for all runs of a folder. Use that value, or another results_dir."
+                f"{_WHERE}({name}={value_text(own)}): must be the same for all runs of a folder, but the runs in "
+                f"{path} have {name}={value_text(known[name])}. Use the value of these runs, or another results_dir."
             )
 
 
@@ -228,14 +228,14 @@ def _check_some_can_act(plans: Sequence[_Plan], tasks: Sequence[str]) -> None:
         own = [plan for plan in plans if plan.cell.task == task]
         if all(plan.cell.skipped is not None for plan in own):
             raise ValueError(
-                f"{_WHERE}: no algorithm can act in {task!r}. Leave this task out, or add an algorithm that can. For "
-                f"{own[0].cell.algorithm} the reason is: {own[0].cell.skipped}"
+                f"{_WHERE}: no algorithm can act in {task!r}. Leave this task out, or add an algorithm that can act in "
+                f"it. Building {own[0].cell.algorithm!r} raised: {own[0].cell.skipped}"
             )
 
 
 def _check_folders(path: Path, plans: Sequence[_Plan]) -> None:
-    """Raises if two combinations of algorithm label and task would use the same folder. Also compares with combinations
-    that the benchmark folder already contains.
+    """Raises if two combinations of algorithm label and task would use the same folder. Checks the planned
+    combinations, and combinations that the benchmark folder already contains.
 
     Raises:
         ValueError: Names both.
@@ -271,8 +271,8 @@ def _train(
     jobs: int,
     progress: bool,
 ) -> None:
-    """Trains all unfinished runs. If ``jobs > 1``, configs whose seeds cannot train in one compiled program (as a
-    population) are trained last, in child processes; all others are trained in this process.
+    """Trains all unfinished runs in this process. Exception: if ``jobs > 1``, configs whose seeds cannot train as a
+    population (in one compiled program) are trained last, in child processes.
 
     Raises:
         KeyboardInterrupt: After Ctrl-C.

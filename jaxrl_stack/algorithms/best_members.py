@@ -118,8 +118,8 @@ class BestMembers:
 def set_past(
     algo: Algorithm, history: History, seconds: float, changed_settings: Mapping[str, Any] | None = None
 ) -> None:
-    """Sets the counters, history and changed settings of an algorithm that continues a population member after the last
-    iteration in `history`.
+    """Sets the counters, history and changed settings of an algorithm. The algorithm then continues a population member
+    (run) after the last iteration in `history`.
     """
     so_far = {"training_iteration": len(history), "time_total_s": seconds, "evaluation": {}}
     past = {"history": history.get_state(), "changed_settings": changed_settings or {}}

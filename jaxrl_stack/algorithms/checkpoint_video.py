@@ -1,4 +1,4 @@
-"""Videos of the algorithm in a checkpoint."""
+"""Videos of episodes played by the algorithm of a checkpoint."""
 
 from __future__ import annotations
 

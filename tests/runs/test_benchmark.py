@@ -282,7 +282,7 @@ def test_patterns_name_gymnax_gymnasium_and_suites():
             {"algorithms": {"PPO": KEEPING}},
             r"cannot be combined with reporting\(keep_best=.*\. Set config.reporting\(keep_best=False\)",
         ),
-        ({"tasks": ["gymnax/CartPole"]}, "'gymnax/CartPole'.*PPO the reason is: gymnax has no environment"),
+        ({"tasks": ["gymnax/CartPole"]}, "'gymnax/CartPole'.*Building 'PPO' raised: gymnax has no environment"),
     ],
 )
 def test_what_cannot_be_is_refused_before_training(changed, message, tmp_path):
@@ -446,9 +446,9 @@ def test_a_second_call_with_other_settings_is_refused_and_names_them(whole):
     again = trained(whole)
     assert len(again.cells[0].runs) == 2
     for changed, message in (
-        ({"until": {"training_iteration": 4}}, r"until=.*4.* has runs with until=.*3"),
-        ({"seeds": 3}, r"seeds=\[0, 1, 2\]\): .* has runs with seeds=\[0, 1\]"),
-        ({"score": "curve"}, "has runs with score=evaluation"),
+        ({"until": {"training_iteration": 4}}, r"until=.*4.* have until=.*3"),
+        ({"seeds": 3}, r"seeds=\[0, 1, 2\]\): .* have seeds=\[0, 1\]"),
+        ({"score": "curve"}, "have score=evaluation"),
     ):
         with pytest.raises(ValueError, match=message):
             trained(whole, **changed)
@@ -486,7 +486,7 @@ def test_an_algorithm_that_cannot_act_in_a_task_is_skipped(tmp_path):
     done = Benchmark.read(tmp_path)
     assert done.cell("DQN", task).skipped.startswith("DQN needs a Discrete action space")
     assert done.table().splitlines()[1].split() == [task, "skipped", "0", "of", "2", "runs"]
-    with pytest.raises(ValueError, match="'gymnax/Pendulum-v1'.* For DQN the reason is: DQN needs a Discrete"):
+    with pytest.raises(ValueError, match="'gymnax/Pendulum-v1'.* Building 'DQN' raised: DQN needs a Discrete"):
         trained(tmp_path, algorithms={"DQN": None}, tasks=[task])
 
 
