@@ -90,8 +90,8 @@ def _module_spaces(
     env: Any,
     spaces: SpacesById | None,
 ) -> tuple[gym.Space, gym.Space]:
-    """Returns the spaces of one module: those passed as arguments, else ``spaces[module_id]``, else the environment's
-    spaces after the env-to-module pipeline.
+    """Returns the spaces of one module: the spaces passed as arguments, else ``spaces[module_id]``, else the
+    environment's spaces after the env-to-module pipeline.
     """
     if spaces and module_id in spaces:
         known = spaces[module_id]
@@ -129,7 +129,7 @@ def _spaces_of_policy(config: AlgorithmConfig, spaces: SpacesById | None) -> tup
 def _env_spaces(
     config: AlgorithmConfig, env: Any, spaces: SpacesById | None
 ) -> tuple[gym.Space | None, gym.Space | None]:
-    """Spaces of one environment: the config's, else those in the dict `spaces`, else the environment's own spaces.
+    """Spaces of one environment: the config's, else the spaces in the dict `spaces`, else the environment's own spaces.
 
     Raises:
         ValueError: If the config's spaces have another form than the environment's.
@@ -147,15 +147,15 @@ def _env_spaces(
 
 
 def _check_given_spaces(config: AlgorithmConfig, env: Any) -> None:
-    """Raises if spaces in the config differ from the environment's in more than bounds."""
+    """Raises if a space in the config differs from the environment's space in more than the bounds of Box spaces."""
     prefix = "single_" if isinstance(env, gym.vector.VectorEnv) else ""
     for name in ("observation_space", "action_space"):
         given = vars(config)[name]
         problem = None if given is None else difference(given, getattr(env, prefix + name))
         if problem is not None:
             raise ValueError(
-                f"environment({name}={given}) does not fit the environment's {name}: {problem}. Leave it out. Only the "
-                f"bounds of Box spaces may differ; to change observations, use "
+                f"environment({name}={given}) does not fit the environment's {name}: {problem}. Only bounds "
+                f"of Box spaces may differ. Leave {name} out. To change observations, use "
                 f"env_runners(env_to_module_connector=...)."
             )
 
@@ -365,9 +365,9 @@ def user_connectors(config: AlgorithmConfig, name: str, arguments: tuple[Any, ..
 
 
 def for_checkpoints(config: _Config, pipelines: Iterable[ConnectorPipelineV2]) -> _Config:
-    """Returns the config to store in a checkpoint. If a connector function cannot be imported by name, a copy of the
-    config stores the connectors that it has built in place of the function, unless they contain arrays. If no function
-    is replaced, returns `config` itself.
+    """Returns the config to store in a checkpoint. If a function that creates connectors cannot be imported by name,
+    the connectors that it created replace it in a copy of the config, unless they contain arrays. If no function is
+    replaced, returns `config` itself.
     """
     stored: dict[str, StoredConnectors] = {}
     for pipeline in pipelines:
@@ -410,7 +410,7 @@ def build_algo(config: AlgorithmConfig, env: Any, use_copy: bool) -> Algorithm:
 
 
 def build_learner(config: AlgorithmConfig, *, env: Any, spaces: SpacesById | None) -> Learner:
-    """Creates and builds a Learner."""
+    """Creates a Learner and calls its method `build`."""
     learner = config.learner_class(config=config, module_spec=config.get_multi_rl_module_spec(env=env, spaces=spaces))
     learner.build()
     return learner

@@ -163,8 +163,8 @@ class Settings:
         )
 
     def _mapped(self, old: OldName, value: Any, where: str, is_key: bool) -> Setting | None:
-        """Finds the setting that replaces an old name, and issues a deprecation warning; None if the old value has no
-        effect.
+        """Finds the setting that replaces an old setting name, and issues a deprecation warning. If the given value has
+        no effect, prints a notice and returns None.
 
         Raises:
             ValueError: If the old name stands for no setting.
@@ -180,8 +180,8 @@ class Settings:
         return self.declarations.by_name[old.maps_to]
 
     def _checked(self, setting: Setting, value: Any) -> Any:
-        """Checks a value of a setting; settings without `check_when_set` are checked later, by `validate`. Returns the
-        value to store, converted if the setting has a converter and the value is no search space.
+        """Checks a value of a setting, unless the setting has `check_when_set=False`; `validate` then checks it later.
+        Returns the value to store. The setting's converter, if any, converts all values except search spaces.
 
         Raises:
             ValueError: If the value is invalid.
@@ -285,7 +285,9 @@ class Settings:
         return self.declarations.suggestion(name, self.own_names)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns copies of all setting values by attribute name, a few of them under RLlib's key, such as "lambda"."""
+        """Returns copies of all setting values, ``{attribute name: value}``. A few have RLlib's key in place of the
+        attribute name, such as "lambda".
+        """
         names = [setting.attribute for setting in self.declarations.by_name.values()]
         names += [*sorted(self.own_names), "in_evaluation", "_is_online"]
         return {ATTRIBUTE_TRANSLATIONS.get(name, name): _searchable(copy_value(self.values[name])) for name in names}
@@ -359,7 +361,9 @@ class _ConfigMeta(type):
                 if setting
                 else declarations.suggestion(unknown[0])
             )
-            raise TypeError(f"{cls.__name__}({unknown[0]}=...): settings are set by methods.{hint}") from error
+            raise TypeError(
+                f"{cls.__name__}({unknown[0]}=...): settings are arguments of methods, not of the class.{hint}"
+            ) from error
         config._settings.is_constructed = True
         return config
 
@@ -372,8 +376,8 @@ def check_trusted(values: Mapping[str, Any], loader: ClassLoader) -> None:
     for setting in _all_names(values):
         if setting in NOT_IN_CHECKPOINTS:
             raise ValueError(
-                f"The checkpoint sets {setting}, which is never saved in a checkpoint: its files were changed. Use an "
-                "unchanged checkpoint."
+                f"The checkpoint contains the setting {setting}, which is never saved in checkpoints: the checkpoint's "
+                "files were changed. Use an unchanged checkpoint."
             )
     for kind, text, setting in texts_that_import(values):
         if not loader.allows_text(text):

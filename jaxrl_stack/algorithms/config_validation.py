@@ -101,8 +101,8 @@ def validate(config: AlgorithmConfig) -> None:
 
 
 def _validate_checkpoints(config: AlgorithmConfig) -> None:
-    """Raises if settings store checkpoints without `results_dir`, limit checkpoints that are not stored, or keep the
-    best evaluation without evaluations.
+    """Raises if the config stores checkpoints without `results_dir`, limits their number or size without storing any,
+    or selects the best checkpoint by evaluations without having evaluations.
     """
     for name in ("keep_best", "checkpoint_frequency"):
         value = getattr(config, name)
@@ -180,7 +180,10 @@ def _validate_output(config: AlgorithmConfig) -> None:
 
 
 def _validate_replayable_episodes(config: AlgorithmConfig) -> None:
-    """Raises for replayable episodes of environments that cannot be reset and stepped one by one in this process."""
+    """Raises for `replayable_episodes` if this process cannot reset and step each environment separately: with
+    EnvRunner actors, several agents, runner classes that are not derived from `SingleAgentEnvRunner`, or a
+    `gym_env_vectorize_mode` other than "sync".
+    """
     if not config.replayable_episodes or config.in_evaluation or not config.is_online or config.samples_on_device:
         return
     called = "env_runners(replayable_episodes=True)"
@@ -285,7 +288,9 @@ def _validate_modules(config: AlgorithmConfig) -> None:
 
 
 def _validate_several_agents(config: AlgorithmConfig) -> None:
-    """Raises if the config has several agents and does not support them."""
+    """Checks a config with several agents. Raises if the algorithm does not support several agents, or if the config
+    combines JAX environments with learner actors.
+    """
     called = f"multi_agent(policies={sorted(config._policy_ids())})"
     algo_class = get_algorithm_class(config.algo_class) if isinstance(config.algo_class, str) else config.algo_class
     step_class = getattr(algo_class, "training_step_class", None)
@@ -379,8 +384,9 @@ def _validate_acting_modules(config: AlgorithmConfig, ids: Collection[str]) -> N
 
 
 def _note_specs_without_policy(config: AlgorithmConfig, ids: Collection[str]) -> None:
-    """Prints a notice about each module spec whose id is not the id of a policy. Skips specs with `learner_only`. If a
-    custom Learner or MultiRLModule class may use the module, also skips ids that are not similar to a policy's id.
+    """Prints a notice about each module spec whose id is not the id of a policy, except specs with `learner_only`. If a
+    custom Learner or MultiRLModule class may use the module, notices are only about ids that are similar to a policy's
+    id (probably misspelled).
     """
     multi = config._rl_module_spec
     has_own_code = getattr(multi, "multi_rl_module_class", None) not in (None, MultiRLModule) or config._learner_class
@@ -548,7 +554,9 @@ def _validate_evaluated_params(config: AlgorithmConfig, evaluation: AlgorithmCon
 
 
 def _evaluation_source(config: AlgorithmConfig) -> AlgorithmConfig:
-    """Config of the evaluation environment: the evaluation config, or this config if there are no overrides."""
+    """Returns the config that defines the evaluation environment: the evaluation config, or `config` itself if
+    `evaluation_config` has no overrides.
+    """
     return (config.get_evaluation_config_object() if config.evaluation_config else None) or config
 
 
@@ -607,8 +615,8 @@ def validate_for_device(config: AlgorithmConfig) -> None:
 
 
 def _note_settings_without_effect(config: AlgorithmConfig) -> None:
-    """Prints notices about settings for actors or sampling that have no effect, because the config uses no actors or
-    samples nothing.
+    """Prints notices about changed settings that have no effect, because the config does not use actors, sampling or
+    recorded data.
     """
     evaluation = _evaluation_source(config)
     if not config.is_online:
@@ -629,7 +637,9 @@ def _note_settings_without_effect(config: AlgorithmConfig) -> None:
 
 
 def _note_without_effect(config: AlgorithmConfig, names: Iterable[str], reason: str) -> None:
-    """Prints a notice about each named setting that differs from its default."""
+    """Prints a notice that a setting has no effect, with the reason, for each named setting that the user changed from
+    its default.
+    """
     for name in names:
         setting = config._declarations.by_name[name]
         if config._was_changed(setting):
@@ -638,7 +648,9 @@ def _note_without_effect(config: AlgorithmConfig, names: Iterable[str], reason: 
 
 
 def _validate_for_device_of_actors(config: AlgorithmConfig) -> None:
-    """Raises for settings that need the environments in this process, although the actors of the learners step them."""
+    """Checks a config whose learner actors step the environments. Raises for settings that need training or EnvRunners
+    in this process.
+    """
     where = f"with learners(num_learners={config.num_learners}), whose actors step {short(config.env)}"
     if config.disable_jit:
         config._value_error(

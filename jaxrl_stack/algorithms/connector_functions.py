@@ -11,8 +11,8 @@ from jaxrl_stack.connectors.env_to_module.observation_preprocessor import MultiA
 
 
 def num_positional_arguments(function: Callable[..., Any], arguments: tuple[Any, ...], call: str) -> int:
-    """Counts the arguments that a user's connector function accepts by position: the first n of (env, spaces, device),
-    or of (observation_space, action_space) for learner connectors.
+    """Returns the number n of positional arguments that a user's connector function accepts. The function gets the
+    first n of ``(env, spaces, device)``, or of ``(observation_space, action_space)`` for learner connectors.
 
     A parameter with a default and another name belongs to the user (``n=n`` in a loop) and keeps its default.
     """
@@ -63,8 +63,8 @@ def connectors_for_agents(
         names = [type(own).__name__ for own in connectors]
         remedy = "Leave it out, or set multi_agent(policies=...)" if agents is None else "Return it first"
         raise ValueError(
-            f"env_runners(env_to_module_connector=...) returned {names}. A MultiAgentObservationPreprocessor processes "
-            f"the observations of several agents jointly, before all other connectors. {remedy}."
+            f"env_runners(env_to_module_connector=...) returned {names}. A MultiAgentObservationPreprocessor needs "
+            f"several agents, and must come first, because it processes their observations jointly. {remedy}."
         )
     if agents is not None and not agents:
         return of_modules
