@@ -1,4 +1,4 @@
-"""Checks of settings that name recorded data and its location."""
+"""Checks of settings for recorded data: its paths, reader and file system."""
 
 from __future__ import annotations
 

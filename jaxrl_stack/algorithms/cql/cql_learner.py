@@ -51,7 +51,9 @@ class CQLLearner(SACLearner):
     shared_extra = (*TargetNetworkUpdates.shared_extra, NUM_CQL_UPDATES)
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
-        """SAC's optimizers, and with ``lagrangian`` Adam with ``critic_lr`` for ``alpha_prime``."""
+        """Registers SAC's optimizers and, if ``lagrangian`` is set, Adam with learning rate ``critic_lr`` for
+        ``alpha_prime``.
+        """
         super().configure_optimizers_for_module(module_id, config)
         config = config or self.config_for(module_id)
         if self._is_lagrangian(module_id):

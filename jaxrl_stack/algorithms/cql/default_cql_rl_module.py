@@ -76,8 +76,9 @@ class DefaultCQLRLModule(DefaultSACRLModule):
         return out | ({Q_TWIN_REPEAT: values[QF_TWIN_PREDS]} if self.twin_q else {})
 
     def _repeated_actions(self, out: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-        """Draws actions and their log-probabilities for the columns `ACTIONS_REPEAT` and `LOGPS_REPEAT`, without
-        gradients.
+        """Draws the columns `ACTIONS_REPEAT` (actions) and `LOGPS_REPEAT` (their log-probabilities), without gradients.
+        Each row gets `num_actions` random actions, then as many actions of the policy at the next observation, then as
+        many at this observation.
         """
         dist_cls = self.get_train_action_dist_cls()
 

@@ -82,7 +82,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return ["_target_encoder", "_target_af", *(["_target_vf"] if self.uses_dueling else [])]
 
     def make_target_networks(self) -> None:
-        """Copies encoder and heads."""
+        """Creates the target networks as copies of the encoder and the heads."""
         self._target_encoder = make_target_network(self.encoder)
         self._target_af = make_target_network(self.af)
         if self.uses_dueling:
@@ -186,11 +186,11 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return self._qf_forward_helper(batch, self._target_encoder, heads, noise)
 
     def compute_advantage_distribution(self, batch: Any) -> dict[str, Any]:
-        """Converts outputs of the advantage head (`af`) to categorical distributions of the return (C51), one per
-        action.
+        """Converts logits of all actions and atoms to categorical distributions of the return (C51), one per action.
+        With dueling, the logits already combine the outputs of both heads.
 
         Args:
-            batch: Float `[..., A * K]`.
+            batch: Logits, float `[..., A * K]`, for A actions and K atoms.
 
         Returns:
             `ATOMS` `[K]`, and `"logits"` and `"probs"` `[..., A, K]`.
@@ -240,7 +240,9 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
     @staticmethod
     def _with_noise(function: Any, inputs: Any, noise: jax.Array | None) -> Any:
-        """Calls a network function with `inputs`, and with ``noise=noise`` unless `noise` is None (no noisy layers)."""
+        """Calls a network function with `inputs` and, if `noise` is not None, with ``noise=noise``. Networks without
+        noisy layers need no argument ``noise``.
+        """
         return function(inputs) if noise is None else function(inputs, noise=noise)
 
 

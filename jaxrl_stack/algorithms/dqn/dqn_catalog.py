@@ -33,8 +33,8 @@ class DQNCatalog(Catalog):
     """Catalog of an encoder and a head of Q-values. With ``dueling`` it has two heads instead: advantages and state
     values.
 
-    With ``num_atoms > 1`` heads have an output for each atom of the value distribution. Heads follow all `head_fcnet_*`
-    settings; with ``noisy`` their layers are noisy.
+    With ``num_atoms > 1`` heads have an output for each atom of the value distribution. All `head_fcnet_*` settings
+    apply to the heads; with ``noisy`` the layers of the heads are noisy.
 
     Args:
         observation_space: See `Catalog`.
@@ -84,7 +84,7 @@ class DQNCatalog(Catalog):
 
 
 def num_discrete_actions(action_space: gym.Space | None, algorithm: str = "DQN") -> int:
-    """Number of actions of a Discrete space.
+    """Number of actions of an action space, which must be Discrete.
 
     Args:
         action_space: The space.

@@ -124,16 +124,16 @@ class DQNLearner(TargetNetworkUpdates, Learner):
         return means[QF_LOSS_KEY]
 
     def _discount_of_targets(self, config: TracedConfigView, batch: dict[str, Any]) -> dict[str, Any]:
-        """Keyword arguments of `q_learning.n_step_targets` that determine the discount after n steps. If the batch
-        contains discounts of the environment, their product over the n steps multiplies ``gamma ** n``.
+        """Keyword arguments for `q_learning.n_step_targets` that set the discount after n steps: ``gamma ** n``. If the
+        batch contains discounts of the environment, this is multiplied by their product over the n steps.
         """
         if Columns.DISCOUNT not in batch:
             return {"n_step": batch["n_step"], "gamma": config.gamma}
         if Columns.N_STEP_DISCOUNT not in batch:
             raise ValueError(
                 f"{type(self).__name__} needs the product of the column {Columns.DISCOUNT!r} over n steps. Only the "
-                f"replay buffer of JAX environments computes it, and not for sequences. Use a JAX environment and a "
-                f"module without a recurrent state, or leave the column out of columns_from_acting."
+                f"replay buffer of JAX environments computes it, and only for modules without a recurrent state. Use "
+                f"such an environment and module, or leave {Columns.DISCOUNT!r} out of columns_from_acting."
             )
         gamma = config.gamma ** batch["n_step"] * batch[Columns.N_STEP_DISCOUNT]
         return {"n_step": 1, "gamma": gamma[..., None] if config.num_atoms > 1 else gamma}

@@ -15,15 +15,16 @@ from jaxrl_stack.utils.class_paths import register_class
 
 @register_class
 def four_frames(env: Any, spaces: Any, device: Any) -> FrameStacking:
-    """Env-to-module connector function that stacks the last four frames; the replay buffer stores one frame per
-    step.
+    """Env-to-module connector function that returns `FrameStacking` of the last four frames; the replay buffer stores
+    one frame per step.
     """
     return FrameStacking(num_frames=4)
 
 
 @register_class
 class ScaledCartPole(SingleAgentObservationPreprocessor):
-    """Scales the position and angle of a cart-pole, float32 ``[2]``, to similar units: metres, and tenths of a radian.
+    """Scales observations ``[position, angle]`` of a cart-pole, float32 ``[2]``, to similar units: metres, and tenths
+    of a radian.
 
     A filter by running statistics would map the same state to other values as the policy improves and angles get
     smaller, which would invalidate stored steps.
