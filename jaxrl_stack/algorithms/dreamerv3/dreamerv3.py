@@ -140,8 +140,8 @@ class DreamerV3Config(OffPolicyConfig):
     _default_module_class = DreamerV3RLModule
 
     def paper(self) -> DreamerV3Config:
-        """Selects the algorithm as in the final version of the paper (2024) and in the author's code, instead of the
-        first version (2023), which RLlib implements and which is the default.
+        """Selects the final version of the algorithm, as in the paper of 2024 and in the author's code. The default is
+        the first version (2023), as in RLlib.
 
         It calls ``training(gru_blocks=8, optimizer="laprop", replay_latents=True, actor_gradient="reinforce")``.
 
@@ -169,25 +169,29 @@ class DreamerV3Config(OffPolicyConfig):
 
     @property
     def num_prefilled_steps(self) -> int:
-        """Number of env steps with random actions in the first iteration; updates begin after them."""
+        """Number of env steps with random actions before updates begin. The first iteration contains all of these
+        steps.
+        """
         return self.items_per_update
 
     @property
     def updates_per_env_step(self) -> Fraction:
-        """Updates per env step that `training_ratio` requires, as a fraction; numerator times denominator is below
-        2^31.
+        """Updates per env step that `training_ratio` requires, as a fraction. Numerator times denominator is below
+        2^31, so that `WindowsStep` can count due updates with 32-bit integers.
         """
         wanted = Fraction(self.training_ratio) / self.items_per_update
         return wanted.limit_denominator(int(2**15 / math.sqrt(wanted)))
 
     def sampling_hints(self) -> list[str]:
-        """Returns no hints about faster sampling: updates take nearly all of the time, and more environments need more
-        updates.
+        """Returns no hints about faster sampling, because updates take nearly all of the time, and more env steps
+        require more updates.
         """
         return []
 
     def _default_env_to_module_connectors(self, observation_space: gym.Space, module_id: Any) -> list[ConnectorV2]:
-        """The default connectors of all algorithms, except that images of any size are not flattened."""
+        """The default connectors of all algorithms, except for images: they are not flattened, and are resized to 64 x
+        64 pixels if they have another size.
+        """
         space = observation_space
         parts = list(space.spaces.values()) if isinstance(space, gym.spaces.Dict) else [space]
         images = [part for part in parts if is_image(part)]
@@ -208,8 +212,8 @@ class DreamerV3Config(OffPolicyConfig):
         return [*resizing, *super()._default_env_to_module_connectors(resized, module_id)]
 
     def networks_memory(self, observation_space: gym.Space, action_space: gym.Space) -> MemoryEstimate:
-        """Estimates the memory of the networks and of one update. `Algorithm.memory_estimate` covers sampling, batch
-        and replay.
+        """Estimates the memory of the networks and of one update. `Algorithm.memory_estimate` estimates the rollout,
+        the train batch and the replay buffer.
 
         Args:
             observation_space: Observation space of the module, with images of 64 x 64.

@@ -97,8 +97,8 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return [(self.critic, self.slow_critic)]
 
     def forward_target(self, batch: dict[str, Any], **kwargs: Any) -> jax.Array:
-        """Computes logits ``[..., K]`` of the slow critic's distribution over K atoms, for features ``[..., F]`` of
-        latent states in the column "features".
+        """Computes logits ``[..., K]`` of the slow critic's distribution over K atoms. The column "features" of `batch`
+        contains features ``[..., F]`` of latent states.
         """
         return self.slow_critic(batch["features"])
 
@@ -188,9 +188,10 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return {Columns.ACTIONS: actions, Columns.STATE_OUT: state}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes latent states of the world model for windows ``[B, T, ...]``: sequences of steps and of final
-        observations of episodes. Windows continue from the states in ``STATE_IN`` ``[B, ...]`` if given. If such a
-        state is marked as fresh (before the first step of an episode), the initial state replaces it.
+        """Computes latent states of the world model for windows ``[B, T, ...]``: sequences of consecutive items (steps,
+        and the final observations of episodes). A window continues from its state in ``STATE_IN`` ``[B, ...]``. If this
+        state is marked as fresh (before the first step of an episode), or without ``STATE_IN``, the window starts from
+        the initial state.
         """
         actions = self.actions_for_model(batch[Columns.ACTIONS])
         normalised = self.world_model.normalised(batch[Columns.OBS])

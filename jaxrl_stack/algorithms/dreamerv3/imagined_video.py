@@ -1,4 +1,6 @@
-"""Comparison of recorded sequences (windows) with a world model's predictions after some given observations."""
+"""Compares recorded sequences (windows) with a world model's predictions, as arrays or as a video. The model gets only
+the first observations, and all actions.
+"""
 
 from __future__ import annotations
 
@@ -94,16 +96,16 @@ def _imagined(module: DreamerV3RLModule, columns: dict[str, Any], given: int) ->
 
 
 def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> dict[str, Any]:
-    """Selects the `number` recorded sequences (windows) with the most steps in the episode of their first step, and
-    cuts them to a common length.
+    """Selects the `number` recorded sequences (windows) that contain the most steps of their first episode. Cuts all of
+    them to a common length within this episode.
 
     Args:
         columns: Windows ``[M, T, ...]``.
         number: N, at most M.
-        least: Minimum of steps.
+        least: Minimum of the common length.
 
     Raises:
-        ValueError: If they are shorter.
+        ValueError: If the common length is shorter.
     """
     first = np.asarray(columns[IS_FIRST])[:, 1:]
     lengths = np.where(first.any(axis=1), first.argmax(axis=1) + 1, first.shape[1] + 1)
@@ -111,9 +113,9 @@ def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> d
     length = int(lengths[chosen].min())
     if length < least:
         raise ValueError(
-            f"imagine_video(windows={number}) needs {number} recorded sequences of at least {least} steps (given + 1) "
-            f"in one episode, but of the longest {number} from the replay buffer, the shortest has {length} steps. "
-            f"Lower given= or windows=, or train until episodes are longer."
+            f"imagine_video(windows={number}) needs {number} recorded sequences with at least {least} steps (given + "
+            f"1) in one episode. The longest {number} that were drawn from the replay buffer include one with only "
+            f"{length} steps. Lower given= or windows=, or train until episodes are longer."
         )
 
     def of(name: str, x: Any) -> Any:
@@ -125,9 +127,9 @@ def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> d
 def write_comparison(
     comparison: Comparison, space: gym.Space | None, path: str | os.PathLike[str], fps: float
 ) -> Video:
-    """Writes a video with one column per recorded sequence (window). Images: observation, prediction, and their
-    difference. Vectors: curves of all entries, observed dark and predicted orange. A bar is green while observations
-    are given to the model, then orange.
+    """Writes a video that shows recorded sequences (windows) side by side: images as observation, prediction and
+    difference; vectors as curves of all entries, with observed values dark and predicted values orange. The bar above a
+    sequence is green while the model gets observations, and orange afterwards.
 
     Args:
         comparison: From `compare`.

@@ -177,5 +177,5 @@ def actor_means(
 
 
 def _flat(rows: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-    """Reshapes arrays ``[H, N, ...]`` to ``[H N, ...]``."""
+    """Merges the first two axes of arrays, H steps of N imagined rollouts: ``[H, N, ...]`` to ``[H * N, ...]``."""
     return tuple(x.reshape(-1, *x.shape[2:]) for x in rows)

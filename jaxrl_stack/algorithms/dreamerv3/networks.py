@@ -25,8 +25,8 @@ _LANES, _NEVER = 8, -1e9
 
 
 def normal(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-    """Draws normal weights ``[..., inputs, outputs]`` with variance 2 / (fan in + fan out) / 0.8796^2, clipped to
-    [-2, 2].
+    """Draws normal weights ``[..., inputs, outputs]`` with variance ``2 / (fan in + fan out) / 0.8796^2``, and clips
+    the weights to [-2, 2]. 0.8796 is the standard deviation of a standard normal distribution truncated to [-2, 2].
     """
     space = math.prod(shape[:-2])
     std = math.sqrt(2.0 / (space * (shape[-2] + shape[-1]))) / 0.87962566103423978
@@ -75,7 +75,8 @@ class MLP(nnx.Module):
         return (x if self.out is None else self.out(x)).astype(jnp.float32)
 
     def padded_logits(self, x: jax.Array) -> jax.Array:
-        """Logits ``[..., num_outputs]``, padded with classes of probability 0 to a multiple of 8.
+        """Logits ``[..., num_outputs]``. They are padded with classes of probability 0 to a multiple of 8, which is
+        faster on CPUs.
 
         CPUs process the remainder of a vector element by element: 255 logits take 1.1 of the time of 256.
         """
@@ -123,7 +124,9 @@ class GRU(nnx.Module):
         return update * jnp.tanh(jax.nn.sigmoid(reset) * candidate) + (1.0 - update) * h
 
     def _gates(self, h: jax.Array, x: jax.Array) -> jax.Array:
-        """Computes ``W [h, x]``: the inputs of all reset gates, then of all candidates, then of all update gates."""
+        """Multiplies the state h and the input x by the weights W: ``W [h, x]``, ``[..., 3 * units]``, before
+        LayerNorm. The result contains all reset gates, then all candidates, then all update gates.
+        """
         if self.num_blocks == 1:
             return self.linear(jnp.concatenate([h, x], axis=-1))
         own = h.reshape(*h.shape[:-1], self.num_blocks, -1)
@@ -197,7 +200,8 @@ class ImageEncoder(nnx.Module):
 
 
 class ImageDecoder(nnx.Module):
-    """A Linear to 4 x 4, then four transposed convolutions of stride 2, to 64 x 64, plus 0.5, as in RLlib.
+    """A Linear layer to 4 x 4, then four transposed convolutions of stride 2, to 64 x 64. As in RLlib, 0.5 is added to
+    the outputs.
 
     Args:
         num_inputs: Width of the inputs.

@@ -62,8 +62,9 @@ class WindowsStep(OffPolicyStep):
         return Windows(int(config.batch_length_T), start, config.clip_rewards, writes)
 
     def look_at(self, number: int, length: int, seed: int) -> dict[str, Any]:
-        """Draws stored windows (sequences of consecutive items) ``[number, length, ...]`` from the first device,
-        without changing the replay buffer; see `Replay.look_at`.
+        """Draws windows (sequences of consecutive items) ``[number, length, ...]`` from the replay buffer, without
+        changing the buffer; see `Replay.look_at`. If several devices store the buffer, all windows are from the first
+        device.
         """
         ((mid, replay),) = self.replays.items()
         what = dataclasses.replace(self.forms[mid], length=length)
@@ -83,9 +84,10 @@ class WindowsStep(OffPolicyStep):
         return place.publish(state), learned
 
     def _num_due(self, state: TrainState, place: Place) -> Any:
-        """Number of updates to make now, an int32 array on the device: as many as `training_ratio` (replayed items per
-        env step; items are steps and final observations) requires for the env steps since learning started, minus the
-        updates so far, and at most `num_updates`. Env steps and updates are lifetime counters, stored in checkpoints.
+        """Number of updates to make now, an int32 array on the device. `training_ratio` (replayed items per env step;
+        items are steps and final observations) sets the number of updates for the env steps since learning started. The
+        result is this number minus the updates so far, and at most `num_updates`. Env steps and updates are lifetime
+        counters, stored in checkpoints.
         """
         due = self._due_after(place.num_env_steps(state))
         return counters.bounded_difference(due, place.num_updates(state), self.num_updates)

@@ -1,4 +1,4 @@
-"""DreamerV3's world model: states for observations, and imagined states without observations."""
+"""DreamerV3's world model: computes latent states from observations, and imagines later states without observations."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class Latent(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """Latent states that the world model computes for recorded sequences, and distributions of their stochastic part z.
+    """Latent states that the world model computes for recorded sequences, with the posterior and prior distributions of
+    their stochastic part z.
 
     Attributes:
         states: `Latent` ``[B, T, ...]``, with z from the posterior.
@@ -180,8 +181,8 @@ class WorldModel(nnx.Module):
         return unimix(logits.reshape(*logits.shape[:-1], self.size.num_categoricals, self.size.num_classes))
 
     def initial(self) -> Latent:
-        """Latent state before an episode's first observation: deterministic part h ``[G]``, and stochastic part z
-        ``[Z, K]`` of Z one-hot vectors of K classes.
+        """Latent state before an episode's first observation: the deterministic part h ``[G]``, and the stochastic part
+        z ``[Z, K]``, which consists of Z one-hot vectors with K classes.
         """
         h = jnp.tanh(self.initial_h[...])
         return Latent(h, jax.lax.stop_gradient(mode(self._z_probs(self.prior(h)))))
@@ -235,8 +236,8 @@ class WorldModel(nnx.Module):
             actions: float32 ``[B, T, A]``, the action after each observation.
             is_first: bool ``[B, T]``.
             key: PRNG key; None takes the most likely z.
-            before: States ``[B, ...]`` before the first column, actions ``[B, A]`` from them to the first column, and
-                bool ``[B]``, True for rows without a state before. None means no row has one.
+            before: States ``[B, ...]`` before the first step, actions ``[B, A]`` between these states and the first
+                step, and bool ``[B]``, True for rows without a state before. None means no row has one.
         """
         encoded = jnp.swapaxes(self.encode(normalised), 0, 1)
         num_steps, num_rows = encoded.shape[:2]
@@ -324,8 +325,8 @@ def parts_of(space: gym.Space | None, *, any_size: bool = False) -> dict[str, gy
             continue
         raise ValueError(
             f"DreamerV3 does not support the observation space {space}{where}, only vectors (Box of rank 1), images of "
-            f"64 x 64 pixels, and Dicts of them. Use the env-to-module connector FlattenObservations(), or for images "
-            f"ResizeImages(height=64, width=64)."
+            f"64 x 64 pixels, and Dicts of them. Add an env-to-module connector: ResizeImages(height=64, width=64) for "
+            f"images, FlattenObservations() for other spaces."
         )
     return parts
 
