@@ -1,4 +1,4 @@
-"""Evaluations of an Algorithm: at regular iterations, next to or after training, and on request."""
+"""Evaluations of an Algorithm: at regular iterations, during or after the training of the iteration, and on request."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class EvaluationCounts:
         self.set_state({})
 
     def add(self, found: dict[str, Any]) -> None:
-        """Adds one evaluation's numbers of episodes, steps and batches to the sums over the run, and writes the sums
-        into the evaluation's results.
+        """Adds one evaluation's numbers of episodes, steps and batches to the totals of the training run, and writes
+        these totals into the evaluation's results.
         """
         add_lifetime_counts(found, self._sums)
 
     def get_state(self) -> dict[str, int]:
-        """Numbers of episodes, steps and batches in all evaluations of the run, and of evaluations since the last
-        iteration: ``{name: number}``, for checkpoints.
+        """State for checkpoints, ``{name: number}``: the total numbers of episodes, steps and batches in all
+        evaluations of the run, and the number of evaluations in environments since the last iteration.
         """
         return {**self._sums, "num_calls_since_iteration": self.num_calls}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores the numbers of a result of `get_state`; missing numbers start at 0."""
+        """Restores the numbers from a result of `get_state`; missing numbers become 0."""
         sums = {name: 0 for name in LIFETIME_COUNTS} | {name: int(number) for name, number in state.items()}
         self.num_calls = sums.pop("num_calls_since_iteration", 0)
         self._sums: dict[str, int] = sums
@@ -66,7 +66,7 @@ class Evaluations(abc.ABC):
     """
 
     name: ClassVar[str]
-    """The name of a thread that evaluates beside training."""
+    """Name of the thread that evaluates during training."""
 
     def __init__(self, algorithm: Algorithm, counts: EvaluationCounts):
         self._algorithm, self._counts = algorithm, counts
@@ -141,8 +141,8 @@ class Evaluations(abc.ABC):
         return True
 
     def wait(self) -> None:
-        """Waits for a concurrent evaluation to finish. If training succeeded, the evaluation has ended before; if
-        training failed, it may still run.
+        """Waits for a concurrent evaluation to finish. It can still run if training failed; after successful training
+        it has already ended.
         """
         if self._concurrent is not None:
             self._concurrent.join()
@@ -156,7 +156,8 @@ class Evaluations(abc.ABC):
 
 
 class EnvEvaluations(Evaluations):
-    """Evaluates in environments, and computes the loss on held-out training data.
+    """Evaluates in environments. If the training step has recorded rows that training does not use
+    (`TrainingStep.held_out_rows`), also computes the loss on these rows.
 
     Attributes:
         seconds: Duration of the last evaluation; None before the first one of this run.

@@ -61,7 +61,7 @@ def fluent_method(owner: type, declarations: Declarations, section: str, own: It
 
 
 def signature(settings: Iterable[Setting]) -> inspect.Signature:
-    """Signature of a config method that takes these settings as arguments, including `self`."""
+    """Signature of a config method whose parameters are `self` and the given settings."""
     parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     for setting in sorted(settings, key=lambda s: not s.positional):
         parameters.append(

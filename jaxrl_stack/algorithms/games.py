@@ -43,11 +43,11 @@ RANDOM = "random"
 
 
 class LoadedPlayer(NamedTuple):
-    """Result of `load_player`.
+    """Player of a game, loaded by `load_player`: its policy, and the config of its algorithm.
 
     Attributes:
         policy: The player's policy; None for the random player.
-        config: Config of its algorithm; None if it is unknown.
+        config: Config of the player's algorithm; None if it is unknown.
     """
 
     policy: Policy | None
@@ -103,8 +103,8 @@ def load_player(
         policy = Policy.from_checkpoint(path, allow=code)
         if module_id not in (None, policy.module_id):
             raise ValueError(
-                f"{name} has the module {policy.module_id!r}, not {module_id!r}. Choose it: "
-                f"{choice.format(policy.module_id)}."
+                f"{name} has the module {policy.module_id!r}, not {module_id!r}. Choose "
+                f"{policy.module_id!r}: {choice.format(policy.module_id)}."
             )
         return LoadedPlayer(policy, config)
     with opened(path) as stored:
@@ -151,7 +151,8 @@ def _trained_module(name: str, module_ids: Iterable[str], config: AlgorithmConfi
 def game_config(
     env: Any, env_config: Mapping[str, Any] | None, configs: Iterable[AlgorithmConfig | None]
 ) -> AlgorithmConfig | None:
-    """Returns a config with the environment of a game, and with the preprocessors of an algorithm that trained on it.
+    """Returns a config with the environment of a game. If one of the players' algorithms was trained in this
+    environment, the result is the config of that algorithm, which also contains its preprocessors of observations.
 
     Args:
         env: The environment; None for the environment of the first algorithm.
@@ -186,7 +187,8 @@ def is_same_env(env: Any, other: Any) -> bool:
 
 
 def code_of_env(env: Any) -> list[Any]:
-    """Returns the code that checkpoints may name because the user passes an environment: "module:Class" and its class.
+    """Returns the code that checkpoints may import because the user passes this environment: `env` itself if it is a
+    string, such as ``"module:Class"``, and the environment's class if it is known.
 
     Args:
         env: Value of ``config.environment(env)``; None for no environment.
@@ -292,7 +294,7 @@ class GameTable:
         if policy is not None and (policy.observation_space, policy.action_space) != expected:
             raise ValueError(
                 f"{name} has the spaces {policy.observation_space} and {policy.action_space}, but {self.env.name} has "
-                f"{expected[0]} and {expected[1]}. Choose a policy that was trained on it."
+                f"{expected[0]} and {expected[1]}. Choose a policy that was trained in {self.env.name}."
             )
 
     @functools.cached_property
@@ -311,7 +313,7 @@ class GameTable:
     def steps(
         self, hero: Policy | None, rival: Policy | None, key: jax.Array, seats: jax.Array | None = None
     ) -> Iterator[GameStep]:
-        """Plays all games of the table until they have ended, and yields each environment step.
+        """Plays all games in parallel until each has ended or reached `max_steps`, and yields each environment step.
 
         Args:
             hero: Policy of the hero; None acts at random.
@@ -343,7 +345,8 @@ class GameTable:
             obs, state, acts = done.obs, done.state, done.acts
 
     def play(self, first: Policy | None, second: Policy | None, key: jax.Array) -> tuple[int, int]:
-        """Plays all games of two policies. In the first half, the first policy is the first agent.
+        """Plays all games between two policies. In the first half of the games, the first policy is the first agent; in
+        the second half, it is the second agent.
 
         Args:
             first: A policy; None acts at random.
@@ -378,8 +381,8 @@ class _Seat:
         self._last: Any = spaces.zeros(self._space, (table.games,))
 
     def act(self, obs: Any, acts: jax.Array, number: int) -> Any:
-        """Computes actions ``[B, ...]`` of a player for all games. In games in which it is not the player's turn, the
-        action has no meaning. The policy is not called if it is the player's turn in no game.
+        """Computes actions ``[B, ...]`` of a player for all games. Actions have a meaning only in games in which it is
+        the player's turn. If it is the player's turn in none of the games, the policy is not called.
         """
         key = jax.random.fold_in(self._key, number)
         if self._policy is None:

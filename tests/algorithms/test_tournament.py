@@ -101,7 +101,7 @@ def test_a_policys_checkpoint_is_loaded_with_the_code_of_the_config(player, tmp_
     config = programs.ppo(Recalls)
     assert load_player("p", path, config=config, module_id="main") == (player[0], config)
     assert Recalls in allowed
-    with pytest.raises(ValueError, match="p has the module 'main', not 'other'. Choose it: --module main"):
+    with pytest.raises(ValueError, match="p has the module 'main', not 'other'. Choose 'main': --module main"):
         load_player("p", path, module_id="other", choice="--module {}")
 
 

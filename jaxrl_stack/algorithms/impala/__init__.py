@@ -1,4 +1,4 @@
-"""Importance-weighted actor-learner."""
+"""IMPALA: importance-weighted actor-learner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Importance-weighted actor-learner: config and algorithm."""
+"""IMPALA (importance-weighted actor-learner): config and algorithm."""
 
 from __future__ import annotations
 
@@ -96,14 +96,16 @@ class IMPALAConfig(AlgorithmConfig):
         return 1
 
     def make_learner_queue(self) -> LearnerQueue:
-        """Creates the queue for train batches, if learners learn while EnvRunner actors sample."""
+        """Creates the queue of train batches between sampling and learning: a first-in-first-out queue of at most
+        `learner_queue_size` batches. It is used only if learners learn while EnvRunner actors sample.
+        """
         return FirstInFirstOut(self.learner_queue_size)
 
     def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
         raise ValueError(
-            f"env_runners(module_to_env_connector=...): connector {name!r} changes actions, so their log-probabilities "
-            f"in {self.algo_class.__name__}'s importance ratios would be wrong. Use it with SAC. To explore more here, "
-            "raise training(entropy_coeff=...)."
+            f"env_runners(module_to_env_connector=...): connector {name!r} changes actions after their "
+            f"log-probabilities are computed, so {self.algo_class.__name__}'s importance ratios would be wrong. Leave "
+            "the connector out, and raise training(entropy_coeff=...) to explore more; or use SAC."
         )
 
     def validate(self) -> None:
@@ -129,8 +131,8 @@ class IMPALAConfig(AlgorithmConfig):
             )
 
     def _check_parts_left_out(self) -> None:
-        """Raises for runs without updates (`_env_runners_only`, `_skip_learners`) that would measure nothing or never
-        end an iteration.
+        """Raises if a run without updates (`_env_runners_only`, `_skip_learners`) has no EnvRunner actors to measure,
+        or if its iterations could never end because they wait for updates.
         """
         for name in ("_env_runners_only", "_skip_learners"):
             if self.in_evaluation or not getattr(self, name):
@@ -149,7 +151,7 @@ class IMPALAConfig(AlgorithmConfig):
 
 
 class IMPALA(Algorithm):
-    """Importance-weighted actor-learner; see the README of this folder."""
+    """IMPALA (importance-weighted actor-learner); see the README of this folder."""
 
     training_step_class = SampleReuseStep
 
