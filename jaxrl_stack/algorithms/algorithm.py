@@ -166,7 +166,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         stop_criteria: Goals of the running `learn`. Reaching one sets ``result["done"]``. None outside of `learn`.
         stop_reason: The goal that the last result has reached, in words; None if it has reached none.
         best: Highest mean return so far and the path of its checkpoint; None without ``reporting(keep_best=...)``.
-        stored_checkpoints: Checkpoints of ``reporting(checkpoint_frequency=...)``: ``paths`` has those that are kept.
+        stored_checkpoints: Checkpoints of ``reporting(checkpoint_frequency=...)``: ``paths`` lists the kept ones.
     """
 
     # --------------------------------------------------------------------------------------------------- building
@@ -198,8 +198,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     @classmethod
     def _own_config(cls, config: AlgorithmConfig | dict[str, Any]) -> AlgorithmConfig:
         """Returns an unfrozen config of this algorithm. If `config` is already one, it is copied. Otherwise the
-        settings of a dict, or those that were explicitly set in another algorithm's config, are applied to the default
-        config.
+        settings of a dict, or the settings that were explicitly set in another algorithm's config, are applied to the
+        default config.
         """
         own = cls.get_default_config()
         if isinstance(config, type(own)):
@@ -362,7 +362,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         "spaces", '``{"__env__", "__env_single__", module_id: (observation space, action space)}``.'
     )
     learner: Learner | None = _of_driver(
-        "learner", "The Learner of this process; None if learners are actors (`learner_group` reaches those)."
+        "learner", "The Learner of this process; None if learners are actors (see `learner_group`)."
     )
     learner_group: LearnerGroup = _of_driver("learner_group", "All learners.")
     env_runner: EnvRunner | None = _of_driver("env_runner", "The EnvRunner of this process; None if there is none.")
@@ -375,7 +375,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     local_replay_buffer: Checkpointable | None = _of_driver(
         "replay_buffer",
         "The replay buffer of an off-policy algorithm, with `get_state` and `set_state`; None of an on-policy one. "
-        "With host environments it is an `EpisodeReplayBuffer`; that of a JAX environment is on its devices.",
+        "With host environments it is an `EpisodeReplayBuffer`; with JAX environments it is stored on their devices.",
     )
 
     league: League | None = _of_driver(

@@ -196,7 +196,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def explicitly_set(self) -> frozenset[str]:
-        """Names of the settings that were set on this config, also those set to their default value."""
+        """Names of the settings that were set on this config, including settings set to their default value."""
         return frozenset(self._settings.explicitly_set)
 
     def suggestion(self, name: str) -> str:
@@ -663,7 +663,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
         Returns:
             Name → ``float32[]``, or arrays of a schedule for every setting that may be a schedule. Settings that are
-            switched off (such as ``grad_clip=None``) and those in ``_static_settings`` are left out.
+            switched off (such as ``grad_clip=None``) and settings in ``_static_settings`` are left out.
         """
         return {s.name: traced_value(s, vars(self)[s.attribute]) for s in self._traced_settings()}
 

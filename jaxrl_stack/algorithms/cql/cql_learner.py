@@ -29,7 +29,7 @@ from jaxrl_stack.ops import q_learning, soft_actor_critic
 
 CQL_LOSS_KEY = "cql_loss"
 CQL_ALPHA_PRIME_KEY = "alpha_prime_value"
-"""Names of CQL's results of each module, beside those of SAC."""
+"""Names of CQL's results of each module, in addition to SAC's results."""
 NUM_CQL_UPDATES = "num_cql_updates"
 """Name in a learner's extra state: ``{module_id: uint32}``, updates so far, of which the first ``bc_iters`` clone."""
 LARGEST_MULTIPLIER = 1e6

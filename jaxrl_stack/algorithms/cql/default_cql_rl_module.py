@@ -19,8 +19,9 @@ from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.core.columns import Columns
 
 Q_REPEAT, Q_TWIN_REPEAT, LOGPS_REPEAT, ACTIONS_REPEAT = "q_repeat", "q_twin_repeat", "logps_repeat", "actions_repeat"
-"""Columns that `forward_train` returns beside SAC's: of random actions, those of the policy at the next observation and
-those of the policy at this one, in this order."""
+"""Columns that `forward_train` returns in addition to SAC's. They are for random actions, actions of the policy at the
+next observation and actions of the policy at this observation, in this order.
+"""
 
 
 class DefaultCQLRLModule(DefaultSACRLModule):

@@ -29,7 +29,7 @@ QF_PREDS = "qf_preds"
 QF_PROBS = "qf_probs"
 QF_TARGET_NEXT_PREDS = "qf_target_next_preds"
 QF_TARGET_NEXT_PROBS = "qf_target_next_probs"
-"""Names of what the forward passes return."""
+"""Names of the outputs of the forward passes."""
 
 
 class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):

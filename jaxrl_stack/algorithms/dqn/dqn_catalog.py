@@ -26,7 +26,9 @@ DQN_MODEL_CONFIG: Mapping[str, Any] = {
     "v_max": 10.0,
     "v_min": -10.0,
 }
-"""What DQN's module reads beside `DefaultModelConfig`, and its defaults; a DQNConfig fills in its settings."""
+"""Settings that DQN's module reads in addition to `DefaultModelConfig`, with defaults; a DQNConfig replaces them by its
+settings.
+"""
 
 
 class DQNCatalog(Catalog):

@@ -21,7 +21,9 @@ from jaxrl_stack.ops.world_models import ReturnRange
 from jaxrl_stack.replay.arithmetic import IS_FIRST
 
 OBSERVED, NORMALISED, ACTIONS_ONE_HOT = "observed", "normalised", "actions_one_hot"
-"""What `forward_train` returns: `WorldModel.observe`'s states, what these were of, actions as the model gets them."""
+"""Names of the outputs of `forward_train`: the result of `WorldModel.observe`, the normalised observations, and the
+actions as inputs of the world model.
+"""
 
 MODULE_SETTINGS = ("model_size", "symlog_obs", "gru_blocks", "use_float16", "num_random_steps")
 """Names in the model config, all of which come from the algorithm's config."""
