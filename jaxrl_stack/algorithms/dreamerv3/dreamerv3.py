@@ -140,8 +140,8 @@ class DreamerV3Config(OffPolicyConfig):
     _default_module_class = DreamerV3RLModule
 
     def paper(self) -> DreamerV3Config:
-        """Selects the final version of the algorithm, as in the paper of 2024 and in the author's code. The default is
-        the first version (2023), as in RLlib.
+        """Selects the algorithm of the paper's final version (2024) and of the author's code. The default is the
+        algorithm of the paper's first version (2023), which RLlib implements.
 
         It calls ``training(gru_blocks=8, optimizer="laprop", replay_latents=True, actor_gradient="reinforce")``.
 
@@ -189,8 +189,8 @@ class DreamerV3Config(OffPolicyConfig):
         return []
 
     def _default_env_to_module_connectors(self, observation_space: gym.Space, module_id: Any) -> list[ConnectorV2]:
-        """The default connectors of all algorithms, except for images: they are not flattened, and are resized to 64 x
-        64 pixels if they have another size.
+        """The default connectors of all algorithms, except for images (Boxes of rank 2 or 3): images are not flattened,
+        and images of another size are resized to 64 x 64 pixels.
         """
         space = observation_space
         parts = list(space.spaces.values()) if isinstance(space, gym.spaces.Dict) else [space]
@@ -356,10 +356,15 @@ class DreamerV3(OffPolicyAlgorithm):
     def _compared(self, given: int, imagined: int, windows: int, seed: int) -> tuple[Comparison, gym.Space | None]:
         for name, value in (("given", given), ("imagined", imagined), ("windows", windows)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"imagine_video({name}={value!r}): must be an integer of at least 1.")
+                raise ValueError(
+                    f"{name}={value!r}: imagine_video() and compare_with_replay() need an integer of at least 1."
+                )
         self._check_is_running()
         if not self.driver.num_env_steps:
-            raise ValueError("imagine_video() shows windows of the replay buffer, which is empty: call train() first.")
+            raise ValueError(
+                "imagine_video() and compare_with_replay() need steps in the replay buffer, which is empty. Call "
+                "train() first."
+            )
         module = cast("DreamerV3RLModule", self.get_module())
         step = cast("WindowsStep", self.driver.step)
         columns = step.look_at(16 * windows, given + imagined, seed)

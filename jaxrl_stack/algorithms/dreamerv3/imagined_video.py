@@ -96,16 +96,17 @@ def _imagined(module: DreamerV3RLModule, columns: dict[str, Any], given: int) ->
 
 
 def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> dict[str, Any]:
-    """Selects the `number` recorded sequences (windows) that contain the most steps of their first episode. Cuts all of
-    them to a common length within this episode.
+    """Selects the `number` recorded sequences (windows) that contain the most items (steps and final observations) of
+    their first episode. Cuts the selected sequences to the same length, so that each one contains items of one episode
+    only.
 
     Args:
         columns: Windows ``[M, T, ...]``.
         number: N, at most M.
-        least: Minimum of the common length.
+        least: Minimum of the length after the cut.
 
     Raises:
-        ValueError: If the common length is shorter.
+        ValueError: If this length would be below `least`.
     """
     first = np.asarray(columns[IS_FIRST])[:, 1:]
     lengths = np.where(first.any(axis=1), first.argmax(axis=1) + 1, first.shape[1] + 1)
@@ -113,9 +114,10 @@ def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> d
     length = int(lengths[chosen].min())
     if length < least:
         raise ValueError(
-            f"imagine_video(windows={number}) needs {number} recorded sequences with at least {least} steps (given + "
-            f"1) in one episode. The longest {number} that were drawn from the replay buffer include one with only "
-            f"{length} steps. Lower given= or windows=, or train until episodes are longer."
+            f"windows={number}: imagine_video() and compare_with_replay() need {number} recorded sequences with at "
+            f"least {least} steps (given + 1) in one episode. The longest {number} that were drawn from the replay "
+            f"buffer include one with only {length} steps. Lower given= or windows=, or train until episodes are "
+            f"longer."
         )
 
     def of(name: str, x: Any) -> Any:

@@ -88,9 +88,9 @@ class PPOConfig(AlgorithmConfig):
 
     def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
         raise ValueError(
-            f"env_runners(module_to_env_connector=...): connector {name!r} changes actions, so their log-probabilities "
-            "in PPO's loss would be wrong. Use it with SAC. To explore more with PPO, raise "
-            "training(entropy_coeff=...)."
+            f"env_runners(module_to_env_connector=...): connector {name!r} changes actions after their "
+            "log-probabilities are computed, so the probability ratios in PPO's loss would be wrong. Leave the "
+            "connector out, and raise training(entropy_coeff=...) to explore more; or use SAC."
         )
 
     def validate(self) -> None:

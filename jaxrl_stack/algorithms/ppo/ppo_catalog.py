@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 class PPOCatalog(Catalog):
     """Catalog of an actor-critic encoder, a policy head and a value head.
 
-    The heads take the latent of `latent_dims`, and follow all `head_fcnet_*` settings, initializers included. If
-    `policy_obs_key` and `value_obs_key` select different keys, the value function has an encoder of other inputs.
+    The input of a head is an encoder's output, of shape `latent_dims`. All `head_fcnet_*` settings, including
+    initializers, apply to the heads. If `policy_obs_key` and `value_obs_key` select different observation keys, the
+    value function has a separate encoder with its own inputs.
 
     Args:
         observation_space, action_space, model_config_dict: See `Catalog`.

@@ -30,8 +30,8 @@ class SACCatalog(Catalog):
 
     A critic of continuous actions encodes observation and action separately (`fcnet_*` settings) and joins them
     (`fusionnet_*`); with `fusionnet_hiddens=None` it is one MLP (`fcnet_*`) over their concatenation. A critic of
-    discrete actions encodes the observation and has one output per action. The heads follow all `head_fcnet_*`
-    settings.
+    discrete actions encodes the observation and has one output per action. All `head_fcnet_*` settings apply to the
+    heads.
 
     Args:
         observation_space, action_space, model_config_dict: See `Catalog`.

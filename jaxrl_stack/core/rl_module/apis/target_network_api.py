@@ -16,8 +16,8 @@ class TargetNetworkAPI(abc.ABC):
     def make_target_networks(self) -> None:
         """Creates the module's target networks as attributes, with the current weights of the main networks.
 
-        It is called once, after `setup()`. Create them with `core.learner.utils.make_target_network`, whose results
-        have no parameters for optimizers.
+        It is called once, after `setup()`. Create each target network with
+        `jaxrl_stack.core.learner.utils.make_target_network`: optimizers do not train the parameters of its results.
         """
 
     @abc.abstractmethod
