@@ -136,7 +136,7 @@ def _class(node: ast.ClassDef, cls: type) -> str:
 
 def _defaults(own: Mapping[str, Any]) -> list[str]:
     """Stub lines of the methods `get_default_rl_module_spec` and `get_default_config`, with narrower return types than
-    in the base class; empty for classes without a default module or config.
+    in the base class. A method has no line if the class itself sets no default module, or no default config.
     """
     members = []
     if own.get("_default_module_class") is not None:

@@ -166,7 +166,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         stop_criteria: Goals of the running `learn`. Reaching one sets ``result["done"]``. None outside of `learn`.
         stop_reason: The goal that the last result has reached, in words; None if it has reached none.
         best: Highest mean return so far and the path of its checkpoint; None without ``reporting(keep_best=...)``.
-        stored_checkpoints: Checkpoints of ``reporting(checkpoint_frequency=...)``: ``paths`` lists the kept ones.
+        stored_checkpoints: Checkpoints of ``reporting(checkpoint_frequency=...)``. ``paths``, ``{iteration: folder}``,
+            contains the checkpoints that were not removed.
     """
 
     # --------------------------------------------------------------------------------------------------- building
@@ -374,8 +375,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     num_env_steps_sampled_lifetime: int = _of_driver("num_env_steps", "Env steps sampled so far.")
     local_replay_buffer: Checkpointable | None = _of_driver(
         "replay_buffer",
-        "The replay buffer of an off-policy algorithm, with `get_state` and `set_state`; None of an on-policy one. "
-        "With host environments it is an `EpisodeReplayBuffer`; with JAX environments it is stored on their devices.",
+        "The replay buffer of an off-policy algorithm, with `get_state` and `set_state`; None for on-policy "
+        "algorithms. With host environments it is an `EpisodeReplayBuffer`; with JAX environments it is stored on the "
+        "devices of the environments.",
     )
 
     league: League | None = _of_driver(
@@ -545,7 +547,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     def _results_of_evaluations(self) -> dict[str, Any]:
         """Ends concurrent evaluations, and runs other evaluations that are due at the end of this iteration. Returns
-        the last results in environments and on recorded data, which may be from an earlier iteration.
+        the results of the last evaluation in environments and of the last evaluation on recorded data; either may be
+        from an earlier iteration.
         """
         in_envs, on_data = self._env_evaluations, self._offline_evaluations
         if not in_envs.end_concurrent() and in_envs.is_due(self.iteration):

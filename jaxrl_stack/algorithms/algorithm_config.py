@@ -239,8 +239,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     # ------------------------------------------------------------------------------------------------------- as a dict
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings, ``{attribute name: value}``. A few have RLlib's key in place of the attribute name, such as
-        "lambda". Containers are copies.
+        """All settings, ``{attribute name: value}``. Instead of the attribute name, a few settings have RLlib's
+        key, such as "lambda". Containers are copies.
         """
         return self._settings.to_dict()
 
@@ -594,7 +594,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         B environments.
 
         Every runner contributes the same number of blocks: the smallest number that covers the batch and divides evenly
-        between the learners. With fewer environments than learners, it is several short blocks in sequence.
+        between the learners. If the environments of all runners do not divide evenly among the learners, each runner
+        contributes several short blocks in sequence.
 
         Args:
             counted_per_env_step: Counted steps per step of an environment; see `LocalDriver.counted_per_env_step`.
@@ -846,8 +847,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         config_validation.validate_for_device(self)
 
     def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
-        """Raises if a connector that adds noise to actions has another value of `normalize_actions` than the config.
-        Algorithms that cannot learn from noisy actions override this method to refuse the connector.
+        """Raises if `connector`, which adds noise to actions, and the config have different values of
+        `normalize_actions`. Algorithms that cannot learn from noisy actions override this method to refuse any such
+        connector.
         """
         clips_for = connector.normalize_actions
         if clips_for != self.normalize_actions:

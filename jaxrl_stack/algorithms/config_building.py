@@ -147,15 +147,17 @@ def _env_spaces(
 
 
 def _check_given_spaces(config: AlgorithmConfig, env: Any) -> None:
-    """Raises if a space in the config differs from the environment's space in more than the bounds of Box spaces."""
+    """Raises if a space in the config and the environment's space differ in structure, shape, kind of dtype or number
+    of options. Bounds and precision of Box spaces may differ.
+    """
     prefix = "single_" if isinstance(env, gym.vector.VectorEnv) else ""
     for name in ("observation_space", "action_space"):
         given = vars(config)[name]
         problem = None if given is None else difference(given, getattr(env, prefix + name))
         if problem is not None:
             raise ValueError(
-                f"environment({name}={given}) does not fit the environment's {name}: {problem}. Only bounds "
-                f"of Box spaces may differ. Leave {name} out. To change observations, use "
+                f"environment({name}={given}) does not fit the environment's {name}: {problem}. Only the "
+                f"bounds and the precision of Box spaces may differ. Leave {name} out. To change observations, use "
                 f"env_runners(env_to_module_connector=...)."
             )
 

@@ -285,8 +285,8 @@ class Settings:
         return self.declarations.suggestion(name, self.own_names)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns copies of all setting values, ``{attribute name: value}``. A few have RLlib's key in place of the
-        attribute name, such as "lambda".
+        """Returns copies of all setting values, ``{attribute name: value}``. Instead of the attribute name, a few
+        settings have RLlib's key, such as "lambda".
         """
         names = [setting.attribute for setting in self.declarations.by_name.values()]
         names += [*sorted(self.own_names), "in_evaluation", "_is_online"]

@@ -101,8 +101,8 @@ def validate(config: AlgorithmConfig) -> None:
 
 
 def _validate_checkpoints(config: AlgorithmConfig) -> None:
-    """Raises if the config stores checkpoints without `results_dir`, limits their number or size without storing any,
-    or selects the best checkpoint by evaluations without having evaluations.
+    """Raises if the config stores checkpoints without `results_dir`, limits the number or size of regular checkpoints
+    without `checkpoint_frequency`, or selects the best checkpoint by evaluations without `evaluation_interval`.
     """
     for name in ("keep_best", "checkpoint_frequency"):
         value = getattr(config, name)

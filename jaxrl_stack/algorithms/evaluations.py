@@ -1,4 +1,4 @@
-"""Evaluations of an Algorithm: at regular iterations, during or after the training of the iteration, and on request."""
+"""Evaluations of an Algorithm: at regular iterations (during or after the iteration's training), and on request."""
 
 from __future__ import annotations
 
@@ -156,8 +156,9 @@ class Evaluations(abc.ABC):
 
 
 class EnvEvaluations(Evaluations):
-    """Evaluates in environments. If the training step has recorded rows that training does not use
-    (`TrainingStep.held_out_rows`), also computes the loss on these rows.
+    """Evaluates in environments. If the training step holds out recorded rows from training
+    (`TrainingStep.held_out_rows`), also computes the loss on these rows; without an environment, computes only this
+    loss.
 
     Attributes:
         seconds: Duration of the last evaluation; None before the first one of this run.

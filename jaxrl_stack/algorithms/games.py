@@ -151,8 +151,8 @@ def _trained_module(name: str, module_ids: Iterable[str], config: AlgorithmConfi
 def game_config(
     env: Any, env_config: Mapping[str, Any] | None, configs: Iterable[AlgorithmConfig | None]
 ) -> AlgorithmConfig | None:
-    """Returns a config with the environment of a game. If one of the players' algorithms was trained in this
-    environment, the result is the config of that algorithm, which also contains its preprocessors of observations.
+    """Returns a config with the environment of a game. If some of the players' algorithms were trained in this
+    environment, returns the config of the first such algorithm, which also contains the preprocessors of observations.
 
     Args:
         env: The environment; None for the environment of the first algorithm.
@@ -313,7 +313,8 @@ class GameTable:
     def steps(
         self, hero: Policy | None, rival: Policy | None, key: jax.Array, seats: jax.Array | None = None
     ) -> Iterator[GameStep]:
-        """Plays all games in parallel until each has ended or reached `max_steps`, and yields each environment step.
+        """Plays all games in parallel, and yields each environment step. Stops when all games have ended, or after
+        `max_steps` steps.
 
         Args:
             hero: Policy of the hero; None acts at random.

@@ -19,8 +19,8 @@ from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.core.columns import Columns
 
 Q_REPEAT, Q_TWIN_REPEAT, LOGPS_REPEAT, ACTIONS_REPEAT = "q_repeat", "q_twin_repeat", "logps_repeat", "actions_repeat"
-"""Columns that `forward_train` returns in addition to SAC's. They are for random actions, actions of the policy at the
-next observation and actions of the policy at this observation, in this order.
+"""Columns that `forward_train` returns in addition to SAC's. Each column has entries for random actions, then for
+actions of the policy at the next observation, then for actions of the policy at this observation.
 """
 
 

@@ -26,8 +26,8 @@ DQN_MODEL_CONFIG: Mapping[str, Any] = {
     "v_max": 10.0,
     "v_min": -10.0,
 }
-"""Settings that DQN's module reads in addition to `DefaultModelConfig`, with defaults; a DQNConfig replaces them by its
-settings.
+"""Settings that DQN's module reads in addition to `DefaultModelConfig`, with defaults. A module that is built from a
+DQNConfig gets the settings of this config instead of the defaults.
 """
 
 

@@ -124,8 +124,9 @@ class DQNLearner(TargetNetworkUpdates, Learner):
         return means[QF_LOSS_KEY]
 
     def _discount_of_targets(self, config: TracedConfigView, batch: dict[str, Any]) -> dict[str, Any]:
-        """Keyword arguments for `q_learning.n_step_targets` that set the discount after n steps: ``gamma ** n``. If the
-        batch contains discounts of the environment, this is multiplied by their product over the n steps.
+        """Keyword arguments for `q_learning.n_step_targets` and `q_learning.categorical_targets` that set the discount
+        after n steps to ``gamma ** n``. If the batch contains discounts of the environment, the discount after n steps
+        is ``gamma ** n`` times the product of these discounts over the n steps.
         """
         if Columns.DISCOUNT not in batch:
             return {"n_step": batch["n_step"], "gamma": config.gamma}

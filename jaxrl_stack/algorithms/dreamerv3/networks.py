@@ -75,10 +75,11 @@ class MLP(nnx.Module):
         return (x if self.out is None else self.out(x)).astype(jnp.float32)
 
     def padded_logits(self, x: jax.Array) -> jax.Array:
-        """Logits ``[..., num_outputs]``. They are padded with classes of probability 0 to a multiple of 8, which is
-        faster on CPUs.
+        """Logits ``[..., K]`` of `num_outputs` classes, followed by padding classes of probability 0; K is a multiple
+        of 8.
 
-        CPUs process the remainder of a vector element by element: 255 logits take 1.1 of the time of 256.
+        The padding saves time on CPUs, which process the remainder of a vector element by element: 255 logits take 1.1
+        times as long as 256.
         """
         assert self.out is not None and self.out.bias is not None
         missing = -self.num_outputs % _LANES
@@ -124,8 +125,8 @@ class GRU(nnx.Module):
         return update * jnp.tanh(jax.nn.sigmoid(reset) * candidate) + (1.0 - update) * h
 
     def _gates(self, h: jax.Array, x: jax.Array) -> jax.Array:
-        """Multiplies the state h and the input x by the weights W: ``W [h, x]``, ``[..., 3 * units]``, before
-        LayerNorm. The result contains all reset gates, then all candidates, then all update gates.
+        """Multiplies the weights W by the state h and the input x: ``W [h, x]``, ``[..., 3 * units]``. The result
+        contains the inputs of all reset gates, then of all candidates, then of all update gates, before LayerNorm.
         """
         if self.num_blocks == 1:
             return self.linear(jnp.concatenate([h, x], axis=-1))

@@ -85,9 +85,9 @@ class WindowsStep(OffPolicyStep):
 
     def _num_due(self, state: TrainState, place: Place) -> Any:
         """Number of updates to make now, an int32 array on the device. `training_ratio` (replayed items per env step;
-        items are steps and final observations) sets the number of updates for the env steps since learning started. The
-        result is this number minus the updates so far, and at most `num_updates`. Env steps and updates are lifetime
-        counters, stored in checkpoints.
+        items are steps and final observations) determines how many updates are due for the env steps since learning
+        started. The result is this number minus the updates so far, clipped to the range from 0 to `num_updates`. Env
+        steps and updates are lifetime counters, stored in checkpoints.
         """
         due = self._due_after(place.num_env_steps(state))
         return counters.bounded_difference(due, place.num_updates(state), self.num_updates)
