@@ -1,4 +1,4 @@
-"""IMPALA's actor-critic loss with V-trace targets, and the common base of losses with V-trace."""
+"""IMPALA's actor-critic loss with V-trace targets, and the base class of all learners with V-trace."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _values_of_next(module: Any, columns: dict[str, Any], state: Any) -> jax.Arr
 
 
 def _bound(threshold: Any) -> Any:
-    """Clipping threshold of V-trace as a number: infinity for None, which clips nothing."""
+    """Clipping threshold of V-trace as a number: infinity (no clipping) for None."""
     return jnp.inf if threshold is None else threshold
 
 
@@ -60,8 +60,8 @@ class VTraceLearner(Learner):
     """Base class of learners with V-trace. For each chunk of consecutive steps in a minibatch, it computes values,
     targets and advantages.
 
-    They are computed with the current parameters in every minibatch, which consists of whole chunks: T steps of a
-    column of the block, or ``max_seq_len`` steps for a module with a recurrent state.
+    All three are computed with the current parameters in every minibatch. A minibatch consists of whole chunks: the T
+    steps at one index of the block's axis B, or ``max_seq_len`` steps for a module with a recurrent state.
     """
 
     learns_from_sequences = True
@@ -84,7 +84,7 @@ class VTraceLearner(Learner):
         Args:
             module_id: Module with the value function.
             batch: Columns ``[N, L, ...]``.
-            fwd_out: Outputs of `forward_train` for them; its ``EMBEDDINGS`` are used, if present.
+            fwd_out: Outputs of `forward_train` for these steps; its ``EMBEDDINGS`` are used, if present.
         """
         # build() accepts no other module.
         module: Any = self.module[module_id]
@@ -96,15 +96,16 @@ class VTraceLearner(Learner):
         return values.astype(jnp.float32).reshape(batch[Columns.LOSS_MASK].shape)
 
     def columns_to_forward(self, module_id: str, batch: dict[str, Any]) -> dict[str, Any]:
-        """Converts N chunks of L consecutive steps to inputs of a module's forward passes: ``[N * L, ...]`` for modules
-        without a recurrent state.
+        """Converts N chunks of L consecutive steps to inputs of a module's forward passes: rows ``[N * L, ...]`` for a
+        module without a recurrent state, sequences for a module with one.
 
         Args:
             module_id: The module.
             batch: Columns ``[N, L, ...]``.
 
         Returns:
-            The columns; with a recurrent state unchanged, or ``[N * L, 1, ...]``, see `step_by_step`.
+            Columns ``[N * L, ...]``. With a recurrent state, the unchanged columns if the module handles resets within
+            sequences, else columns ``[N * L, 1, ...]``, see `step_by_step`.
         """
         template = self.template[module_id]
         if not template.is_stateful():
@@ -127,7 +128,7 @@ class VTraceLearner(Learner):
             module_id: Module with the value function.
             config: The module's config view: gamma and the thresholds.
             batch: Columns ``[N, L, ...]``.
-            values: float32 ``[N, L]``, of the steps.
+            values: float32 ``[N, L]``, state values of the steps.
             log_rhos: float32 ``[N, L]``, log-ratios of the learning and the acting policy.
             state_out: Recurrent state after each chunk, ``[N, ...]``, if `forward_train` returned it; it saves a pass
                 over all steps.

@@ -21,12 +21,12 @@ QF_TARGET_PREDS, VF_PREDS_NEXT = "qf_target_preds", "vf_preds_next"
 
 
 class DefaultIQLRLModule(DefaultSACRLModule, ValueFunctionAPI):
-    """SAC's policy and critics, and a value function of states, `vf_encoder` and `vf`, not needed for inference.
+    """SAC's policy and critics, and a state value function (`vf_encoder` and `vf`). Acting needs only the policy.
 
     ``forward_train`` takes `OBS`, `NEXT_OBS` and `ACTIONS`, and returns `ACTION_DIST_INPUTS`; `QF_PREDS` (and
-    `QF_TWIN_PREDS`) float32 `[N]`, values of the recorded actions; `QF_TARGET_PREDS` `[N]`, the minimum of the target
-    networks' values of these; `VF_PREDS` and `VF_PREDS_NEXT` `[N]`, values of both observations. Gradients flow into
-    all of these except targets and values of next observations. It samples no actions.
+    `QF_TWIN_PREDS`) float32 `[N]`, Q-values of the recorded actions; `QF_TARGET_PREDS` `[N]`, the minimum of the target
+    networks' Q-values of the same actions; `VF_PREDS` and `VF_PREDS_NEXT` `[N]`, state values of `OBS` and `NEXT_OBS`.
+    Gradients flow through all of these columns except `QF_TARGET_PREDS` and `VF_PREDS_NEXT`. No actions are sampled.
     """
 
     rows_are_independent = True

@@ -125,7 +125,9 @@ class IQLLearner(TargetNetworkUpdates, Learner):
     def _critic_rows(
         config: TracedConfigView, batch: dict[str, Any], fwd_out: dict[str, Any]
     ) -> soft_actor_critic.CriticRows:
-        """Squared TD error of the critics for each row of the batch; halved if there are two critics."""
+        """Losses and TD error of the critics for each row of the batch. Each critic's loss is its squared TD error,
+        times 1/2 if there are two critics.
+        """
         targets = q_learning.n_step_targets(
             rewards=batch[Columns.REWARDS].astype(jnp.float32),
             next_values=fwd_out[VF_PREDS_NEXT],

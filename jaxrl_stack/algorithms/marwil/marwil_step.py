@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from jaxrl_stack.execution.training_step import TrainingStep
 
 ROWS_PER_PASS = 8192
-"""How many rows the value function sees at a time."""
+"""Number of rows that the value function processes at a time."""
 STEPS_PER_COLUMN = 1024
-"""How many rows one after the other a recurrent value function runs over; so many columns of them side by side."""
+"""Number of consecutive rows in a sequence of a recurrent value function; sequences are processed in parallel."""
 
 
 class MARWILStep(OfflineStep):
-    """MARWIL's training step on recorded data. At the start of every pass over the data, the present value function
-    computes new value targets (GAE).
+    """MARWIL's training step on recorded data. At the start of every pass over the data, it computes new value targets
+    (GAE) with the current value function.
 
     At the end of a cut or truncated piece of an episode, the value of its last observation is the bootstrap value.
     """
@@ -38,8 +38,8 @@ class MARWILStep(OfflineStep):
 
     @classmethod
     def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
-        """Returns this class, or with ``beta=0`` the step of behaviour cloning, which reads no rewards and computes no
-        values.
+        """Returns this class. If ``beta`` is 0 for all modules, returns the step of behaviour cloning (`OfflineStep`),
+        which reads no rewards and computes no values.
         """
         betas = [config.get_config_for_module(mid).beta for mid in config._policy_ids()]
         return cls if any(betas) else OfflineStep
@@ -60,7 +60,7 @@ class MARWILStep(OfflineStep):
 
 
 def _values_of_rows(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
-    """Computes the values of observations of R rows, ``[R, ...]``: float32 ``[R]``."""
+    """Computes the state values float32 ``[R]`` of R rows of observations ``[R, ...]``."""
     definition, *state = ModuleDefinition.of(module)
 
     def some(rows: Any) -> jax.Array:
@@ -78,11 +78,11 @@ def _values_of_rows(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
 
 
 def _values_of_sequences(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
-    """Computes values like `_values_of_rows`, for a recurrent module; its state is reset at the start of every recorded
-    part of an episode.
+    """Computes values like `_values_of_rows`, with a recurrent module, whose state is reset at the start of every
+    recorded piece of an episode.
 
-    Rows are processed in columns of `STEPS_PER_COLUMN` steps. The few parts of episodes that continue in the next
-    column are also reset there.
+    Rows are processed in sequences of `STEPS_PER_COLUMN` steps, which start from the initial state. The state is
+    therefore also reset in the few pieces that continue in the next sequence.
     """
     num_rows = len(is_final)
     length = min(STEPS_PER_COLUMN, num_rows)
