@@ -24,12 +24,12 @@ ONE_AGENT: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
 class Progress(NamedTuple):
-    """Counters of a run. The difference between two `Progress` values gives the metrics of an iteration, or those
-    "since restore".
+    """Counters of a run at one time. The difference between two `Progress` values gives the metrics of an iteration, or
+    of the time since the run began or was restored.
 
     In a population, `num_episodes` is int64 ``[M]``, by member; other counters are equal for all members.
     `num_agent_steps` has the completed steps of each of several agents, ``{agent id: number}``; None for one agent.
-    `num_opponent_steps` of these are steps of snapshots.
+    `num_opponent_steps` is the part of these agent steps that snapshots of the policy have completed.
     """
 
     iteration: int = 0
@@ -42,13 +42,15 @@ class Progress(NamedTuple):
     num_opponent_steps: int = 0
 
     def num_counted(self, unit: str) -> int:
-        """Number of steps in a unit of ``count_steps_by``: env steps, or agent steps if they are counted."""
+        """Number of steps in the unit that ``count_steps_by`` sets: "env_steps", or "agent_steps" of all agents
+        together. With a single agent, both are the number of env steps.
+        """
         if unit == "env_steps" or self.num_agent_steps is None:
             return self.num_env_steps
         return sum(self.num_agent_steps.values())
 
     def agent_steps(self, module_map: ModuleMap) -> Mapping[Any, int]:
-        """Number of steps of each agent, by agent. With a single agent, it is the number of env steps."""
+        """Steps of each agent, ``{agent id: number}``. With a single agent, the number is `num_env_steps`."""
         if self.num_agent_steps is None:
             return dict.fromkeys(module_map.module_of, self.num_env_steps)
         return self.num_agent_steps

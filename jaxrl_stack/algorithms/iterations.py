@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 
 class Counting(Protocol):
-    """Interface to the counters (steps, updates, episodes) that the training loop of a run (`Driver`) or of a
-    population of runs (`PopulationDriver`) reads. A population counts episodes per member.
+    """Interface to the counters (steps, updates, episodes) that the training loop reads. `Driver` implements it for one
+    run; `PopulationDriver` for a population of runs, with episodes counted per member.
     """
 
     @property
@@ -72,7 +72,7 @@ class Iterations:
     Attributes:
         done: Number of iterations so far.
         seconds: Duration of all iterations.
-        restored_at: Counters at the restore or at the beginning, for numbers "since restore".
+        restored_at: Counters when the run began or was restored, for metrics since then.
         rates: Steps trained per second.
     """
 
@@ -101,7 +101,8 @@ class Iterations:
 
 
 class Iteration:
-    """Iteration in progress.
+    """One iteration in progress: decides how many training steps it has, and writes its metrics and durations into the
+    result.
 
     Args:
         iterations: Iterations of the run.
@@ -128,7 +129,8 @@ class Iteration:
         Args:
             driver: Driver of the run.
             config: Config of the run.
-            number: Training steps of an iteration that is repeated; the config and the clock then decide nothing.
+            number: Number of training steps of a recorded iteration that is repeated, independent of the config and the
+                clock; None otherwise.
 
         Yields:
             None before each call of the driver's training step, at least once.
@@ -160,15 +162,15 @@ class Iteration:
         )
 
     def _has_lasted(self, seconds: float) -> bool:
-        """Whether `seconds` have passed since the start. Joined processes use the clock of the first one, so that all
-        agree.
+        """Whether `seconds` have passed since the start of the iteration. Joined processes use the clock of the first
+        process, so that all processes get the same answer.
         """
         if not seconds:
             return True
         return of_first_process(lambda: "yes" * (time.perf_counter() - self._started >= seconds)) == "yes"
 
     def end_training(self, driver: Counting) -> None:
-        """Counts the iteration as done, and stores its duration and counters, after its training steps."""
+        """Counts the iteration as done, and stores its duration and counters. Call it after the last training step."""
         self.seconds = time.perf_counter() - self._started
         self._iterations.done += 1
         self.now = self._iterations.progress(driver)
@@ -179,7 +181,7 @@ class Iteration:
         return self.now.num_env_steps - self.before.num_env_steps
 
     def seconds_per_env_step(self, num_envs: int) -> float:
-        """Wall time per step of one environment.
+        """Wall time in which each environment takes one step, in seconds.
 
         Args:
             num_envs: Environments that an EnvRunner steps together.
@@ -198,7 +200,7 @@ class Iteration:
 
         Args:
             result: Changed in place.
-            driver: The run's.
+            driver: Driver of the run.
             episodes, means: See `sampling_numbers`.
         """
         now, before, seconds = self.now, self.before, self.seconds
@@ -212,7 +214,7 @@ class Iteration:
 
         Args:
             result: Changed in place.
-            driver: The run's.
+            driver: Driver of the run.
         """
         elapsed, iterations = time.perf_counter() - self._started, self._iterations
         self._elapsed = elapsed
