@@ -44,7 +44,8 @@ class Ended(NamedTuple):
 def note_diverged(
     ill: Sequence[int], members: Sequence[Member], diverged: dict[int, Ended], iteration: int, *, raises: bool
 ) -> None:
-    """Records which population members diverged (a value is not finite) in an iteration.
+    """Records the population members that diverged in an iteration: a loss, gradient, parameter, reward or observation
+    is not finite.
 
     Args:
         ill: Indices of the diverged members.
@@ -62,16 +63,18 @@ def note_diverged(
         told = f"Member {i} ({members[i]}) diverged in iteration {iteration}: {why}."
         if raises:
             raise FloatingPointError(
-                f'{told} Lower lr, set grad_clip, or continue with the other members: on_divergence="freeze".'
+                f"{told} Lower lr, set grad_clip, or let the other members continue: "
+                'build_population(on_divergence="freeze").'
             )
         logger.warning("%s Its last finite state is kept, and the other members continue to train.", told)
 
 
 def copy_ends(diverged: dict[int, Ended], sources: Sequence[int], targets: Sequence[int]) -> None:
-    """Copies the records of diverged members when population members are copied over others.
+    """Updates the records of diverged members after population members have been copied over others: a target gets its
+    source's record, or no record if the source has not diverged.
 
     Args:
-        diverged: Diverged members; changed in place.
+        diverged: Records of the diverged members, by index; changed in place.
         sources: Members that are copied.
         targets: Members that they replace.
     """
@@ -119,7 +122,7 @@ def reason_to_stop(
 def closing_lines(
     reason: StopReason | None, statistics: RunStatistics, num_members: int, num_reached: int, num_diverged: int
 ) -> list[str]:
-    """Lines that `Population.learn` prints at its end; `statistics` counts the steps of one population member."""
+    """Lines that `Population.learn` prints at its end. `statistics` counts the env steps of a single member."""
     speed, members = statistics.steps_per_second_overall, counted(num_members, "member")
     return [
         f"Stopped:    {reason or 'Ctrl-C'}",
@@ -164,8 +167,8 @@ def folders_of(members: Sequence[Member], directory: Path) -> list[Path]:
 
 
 def alone(config: AlgorithmConfig, results_dir: Path | None = None) -> AlgorithmConfig:
-    """Unfrozen copy of a population member's config for a single algorithm, which writes to `results_dir` and uses no
-    trackers.
+    """Unfrozen copy of a population member's config for a single algorithm, which writes its results and checkpoints to
+    `results_dir`. With None, it writes neither.
     """
     own = config.copy(copy_frozen=False)
     return own.reporting(**WITHOUT_FOLDER) if results_dir is None else own.reporting(results_dir=results_dir)
@@ -176,7 +179,7 @@ def told_apart_by(hue: str, runs: Sequence[Run], members: Sequence[Member]) -> l
     `hue`.
 
     Raises:
-        ValueError: If members do not differ in it.
+        ValueError: If members do not differ in `hue`.
     """
     known = members[0].settings
     if hue not in known:

@@ -25,8 +25,8 @@ class MemberSettings:
         configs: Frozen configs of the members.
 
     Attributes:
-        configs: The present config of each.
-        reported: The same configs as dicts, for results; each is created at its first access.
+        configs: Current config of each member.
+        reported: The same configs as dicts, for results; each dict is created at its first access.
         first: Initial value of each member, for each setting that has changed.
     """
 
@@ -46,15 +46,15 @@ class MemberSettings:
         return of_one_device(Member(self._seeds[member], settings).config(self._base))
 
     def value(self, member: int, name: str) -> Any:
-        """Present value of a population member's setting. The name ``"env_config/gravity"`` means the entry "gravity"
+        """Current value of a population member's setting. The name ``"env_config/gravity"`` means the entry "gravity"
         of ``env_config``.
         """
         config = self.configs[member]
         return config.env_config[name.removeprefix(ENV_CONFIG)] if _is_of_env(name) else config.stored_value(name)
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> list[str]:
-        """Copies settings, but not seeds, between population members; returns the settings that changed for the first
-        time.
+        """Copies settings, but not seeds, between population members. Returns the names of settings that had not been
+        changed in any member before.
         """
         new = self._track(dict.fromkeys(name for own in self._settings for name in own))
         before, configs = [dict(own) for own in self._settings], list(self.configs)
@@ -71,15 +71,15 @@ class MemberSettings:
         """Returns a population member's config with new settings, without applying them.
 
         Raises:
-            ValueError: See `changed_config`; or there is no such number in ``env_config``.
+            ValueError: See `changed_config`; or ``env_config`` lacks an entry, or its new value is not a number.
         """
         config = self.configs[member]
         of_env = {name: value for name, value in settings.items() if _is_of_env(name)}
         for name, value in of_env.items():
             if name.removeprefix(ENV_CONFIG) not in config.env_config or not isinstance(value, int | float):
                 raise ValueError(
-                    f"{call}: {name}={short(value)} is invalid. Set one of the entries {sorted(config.env_config)} of "
-                    f"env_config to a number: {{'env_config/gravity': 9.8}}, for example."
+                    f"{call}: {name}={short(value)} is invalid. It must be a number for one of the entries "
+                    f"{sorted(config.env_config)} of env_config, such as {{'env_config/gravity': 9.8}}."
                 )
         others = {name: value for name, value in settings.items() if name not in of_env}
         if others or not of_env:
@@ -93,10 +93,11 @@ class MemberSettings:
     def taken_over(
         self, stored: Mapping[str, Sequence[Any]], call: str
     ) -> dict[int, tuple[dict[str, Any], AlgorithmConfig]]:
-        """Selects the settings that each population member adopts from a single run in which settings were changed.
-        Returns them in the form that `change` takes.
+        """Selects for each population member the changed settings of a single run that the member adopts. Returns these
+        settings in the form that `change` takes.
 
-        A member keeps a setting that it names, and one whose value differs from the run's first value.
+        A member keeps a setting that its own settings name, and a setting whose value in its config differs from the
+        run's first value.
 
         Args:
             stored: ``{path: [first value, last value]}``, see `SettingChanges.get_state`.
@@ -124,8 +125,11 @@ class MemberSettings:
         return changes
 
     def change(self, changes: Mapping[int, tuple[Mapping[str, Any], AlgorithmConfig]]) -> list[str]:
-        """Applies new settings to population members, with the configs that `changed` returned for them. Returns the
-        names of settings that changed for the first time.
+        """Applies new settings to population members. Returns the names of settings that had not been changed in any
+        member before.
+
+        Args:
+            changes: ``{member: (new settings, config that `changed` returned for these settings)}``.
         """
         named = {
             member: {_name(config, name): value for name, value in settings.items()}
@@ -142,18 +146,20 @@ class MemberSettings:
         return new
 
     def numbers(self, num_env_steps: int) -> dict[str, np.ndarray]:
-        """Returns ``{setting: float64 [M]}``, the value of each changed setting for all M members; of schedules the
-        value after `num_env_steps`.
+        """Returns ``{setting: float64 [M]}``: the current value of each changed setting for all M members. The value of
+        a schedule is its value after `num_env_steps`.
         """
         members = range(len(self.configs))
         return {name: _numbers([self.value(i, name) for i in members], num_env_steps) for name in self.first}
 
     def first_numbers(self, name: str) -> Callable[[int], np.ndarray]:
-        """Returns a function ``num_env_steps -> float64[M]`` with each member's initial value of a setting."""
+        """Returns a function ``num_env_steps -> float64 [M]`` for the value that each of M members had for a setting
+        before any change. The result depends on `num_env_steps` only if the value is a schedule.
+        """
         return lambda num_env_steps: _numbers(self.first[name], num_env_steps)
 
     def changes_of(self, member: int) -> dict[str, list[Any]]:
-        """Changed settings of a member as in checkpoints of an `Algorithm`: ``{name: [first value, present
+        """Changed settings of a member, in the form of an `Algorithm`'s checkpoints: ``{name: [first value, current
         value]}``.
         """
         names = [name for name in self.first if not _is_of_env(name)]

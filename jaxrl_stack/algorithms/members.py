@@ -134,8 +134,8 @@ def differing_settings(config: AlgorithmConfig, other: AlgorithmConfig) -> list[
 
 
 def are_alike(config: AlgorithmConfig, other: AlgorithmConfig) -> bool:
-    """Whether one compiled program can train both configs as members of a population, ignoring effects of
-    ``env_config``.
+    """Whether one compiled program can train both configs as members of a population. Numbers in ``env_config`` may
+    differ; `member_starts` checks their effects on the environment.
     """
     own, others = config.env_config, other.env_config
     if not _with_env_of(other, config).differs_in_traced_settings_only(config, but_for=OWN_TO_EACH):
@@ -148,7 +148,7 @@ def _both_numbers(a: Any, b: Any) -> bool:
 
 
 def _with_env_of(config: AlgorithmConfig, other: AlgorithmConfig) -> AlgorithmConfig:
-    """Returns the config with the other config's ``env_config``."""
+    """Returns `config` with the ``env_config`` of `other`: `config` itself if both are equal, else an unfrozen copy."""
     if same(config.env_config, other.env_config):
         return config
     return config.copy(copy_frozen=False).environment(env_config=dict(other.env_config))
@@ -163,7 +163,7 @@ def member_starts(
         configs: Frozen configs of the members.
         first: Config to which all are alike; see `are_alike`.
         template: Driver of `first`.
-        names: Leaves of ``env.params`` in which members may differ; None for those in which they do.
+        names: Leaves of ``env.params`` in which members may differ; None allows all leaves.
 
     Raises:
         ValueError: If an entry of ``env_config`` changes the environment in more than numbers of its ``params``,
@@ -302,7 +302,7 @@ def check_alike(configs: Sequence[AlgorithmConfig], members: Sequence[Member]) -
         if not are_alike(config, configs[0]):
             names = differing_settings(configs[0], config) or ["env_config"]
             raise ValueError(
-                f"One program cannot train both {members[0]} and {member}: they differ in {', '.join(names)}, but "
-                f"members may differ only in seeds, traced settings (lr, gamma, ...) and numbers of env_config. Use "
-                f"run_sweep(), which makes a population for each value of other settings."
+                f"One program cannot train both {members[0]} and {member}: they differ in {', '.join(names)}. Members "
+                f"may differ only in seeds, traced settings (lr, gamma, ...) and numbers of env_config. For other "
+                f"settings, use run_sweep(), which builds one population for each of their values."
             )

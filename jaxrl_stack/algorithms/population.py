@@ -233,8 +233,9 @@ class Population(Checkpointable):
             self._origin = {**self._origin, PARENT: parent}
 
     def _go_on(self, done: int, seconds: float) -> None:
-        """Continues the counts of iterations and seconds after a restore. Marks checkpoints of abandoned iterations for
-        removal, and removes the table of these iterations, which the end of `learn` writes again.
+        """Continues the counts of iterations and seconds after a restore. Marks for removal the checkpoints that do not
+        belong to the restored run, such as those of later iterations. Removes the table of the members' results
+        (`MEMBERS_FILE`), which `learn` writes again at its end.
         """
         self._iterations.go_on(done, seconds, self.driver)
         self.stored_checkpoints.restored(self.iteration)
@@ -331,8 +332,8 @@ class Population(Checkpointable):
             self._num_training_steps = None
 
     def _replace_settings(self, settings: Mapping[str, Any]) -> None:
-        """Replaces settings that do not affect training, such as the results folder. Checkpoints continue to store the
-        original values.
+        """Replaces settings that do not affect training, such as the results folder, while recorded iterations are
+        recomputed. Checkpoints still store the recorded population's values.
         """
         self._replaced_settings = {name: self.config.stored_value(name) for name in settings}
         self.config = with_replaced_settings(self.config, settings)
@@ -340,7 +341,7 @@ class Population(Checkpointable):
         self._begin_files()
 
     _replaced_settings: Mapping[str, Any] = MappingProxyType({})
-    """Settings of the recorded population that this one continues without, for its checkpoints."""
+    """Recorded values of the settings that `_replace_settings` has replaced, for checkpoints."""
 
     def _numbers(self, iteration: Iteration) -> dict[str, Any]:
         """Metrics of an iteration: nested dicts with arrays ``[M]``, one value per member, and numbers that are equal
@@ -374,7 +375,8 @@ class Population(Checkpointable):
         return result
 
     def evaluate(self) -> MemberResults:
-        """Evaluates the current weights of all members, each on the same episodes as in a single run.
+        """Evaluates the current weights of all members. Each member plays the episodes that it would play as a single
+        run.
 
         Training states do not change.
 
@@ -494,7 +496,10 @@ class Population(Checkpointable):
             key = RETURN if self._evaluated is None else EVALUATED_RETURN
         values = np.where(self.driver.is_live, self.history[key][-1], np.nan)
         if not np.isfinite(values).any():
-            raise ValueError(f"No running member has a value of {key!r} yet. Call train() until an episode has ended.")
+            raise ValueError(
+                f"No running member has a value of {key!r} in the last iteration. Call train() until an episode has "
+                "ended, or name another metric: best_member(key)."
+            )
         return int(np.nanargmax(values))
 
     @property
@@ -670,8 +675,10 @@ class Population(Checkpointable):
         self._change({int(i): (own, self._settings.changed(int(i), own, call % i)) for i, own in settings.items()})
 
     def _change(self, changed: Mapping[int, tuple[Mapping[str, Any], AlgorithmConfig]]) -> None:
-        """Applies new settings to population members in the running program and in the records of the population.
-        `changed` has each member's settings, and the config that `MemberSettings.changed` returned for them.
+        """Applies new settings to population members, in the running program and in the population's records.
+
+        Args:
+            changed: ``{member: (new settings, config that `MemberSettings.changed` returned for these settings)}``.
         """
         template: Any = self._template.driver
         configs = [config for _, config in changed.values()]
@@ -736,8 +743,8 @@ class Population(Checkpointable):
             )
 
     def _note_settings(self, new: Sequence[str]) -> None:
-        """Updates the history's columns and the evaluation after members' settings have changed; `new` contains the
-        settings that changed for the first time.
+        """After members' settings have changed, adds columns to the history, and updates the evaluation. `new` has the
+        names of settings that had not been changed in any member before.
         """
         for name in new:
             self.history.add_setting(name, self._settings.first_numbers(name))
