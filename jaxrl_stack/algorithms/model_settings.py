@@ -1,4 +1,4 @@
-"""Settings of a model config of the default networks, with checks by name."""
+"""Settings in model configs of the default networks, and checks of their values."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ def given_settings(model_config: Any) -> dict[str, Any]:
 
 
 def settings_of_module(config: Any, module_id: str, spec: Any) -> dict[str, Any]:
-    """Model config of a module: the config's settings, overridden by the module's settings, then by its spec."""
+    """Model config of a module: the algorithm config's settings, overridden first by its settings for this module, then
+    by the settings in the module's spec.
+    """
     return config.get_config_for_module(module_id).model_config | given_settings(spec.model_config)
 
 

@@ -49,18 +49,19 @@ class ModuleChange(NamedTuple):
 
 
 def check_is_everywhere(called: str, everywhere: Mapping[str, bool]) -> None:
-    """Raises a ValueError if an argument is False that must be True.
+    """Raises a ValueError if an argument such as ``add_to_learners`` is False: learners and EnvRunners must have the
+    same modules.
 
     Args:
         called: Name of the called method.
-        everywhere: The arguments.
+        everywhere: ``{argument: value}``.
     """
     left_out = [name for name, is_there in everywhere.items() if not is_there]
     if left_out:
         raise ValueError(
-            f"{called}({left_out[0]}=False): learners and EnvRunners must have the same modules. Leave it out. To "
-            f"choose the modules that learn, use new_should_module_be_updated=; to choose those that act, use "
-            f"new_agent_to_module_mapping_fn=."
+            f"{called}({left_out[0]}=False): learners and EnvRunners must have the same modules. Leave {left_out[0]} "
+            f"out. new_should_module_be_updated= chooses the modules that learn, and new_agent_to_module_mapping_fn= "
+            f"the modules that act."
         )
 
 
@@ -75,8 +76,8 @@ def changed_modules(
     mapping: Callable[..., str] | None = None,
     should_update: Any = None,
 ) -> ModuleChange:
-    """Checks a change of the modules, of the policy mapping and of the trained policies, and returns it with the
-    changed config; does not change the algorithm yet.
+    """Checks a change of the modules, of the policy mapping, or of the trained policies. Returns a `ModuleChange` with
+    the changed config; the algorithm does not change yet.
 
     Args:
         driver: Driver of the algorithm.
@@ -103,13 +104,17 @@ def changed_modules(
                 f"first, or set_weights({{{module_id!r}: ...}}) to change its weights."
             )
         if not isinstance(spec, RLModuleSpec):
-            raise ValueError(f"add_module(module_spec={short(spec)}): must be an RLModuleSpec.")
+            raise ValueError(
+                f"add_module(module_spec={short(spec)}): must be an RLModuleSpec, such as "
+                f"RLModuleSpec.from_module(algorithm.get_module({present[0]!r}))."
+            )
     if not set(removed) < {*present, *added}:
-        what = "the only module" if set(removed) <= set(present) else "an unknown module"
-        raise ValueError(
-            f"{called}: this is {what}; the modules are {present}. Name one of these; to replace the only one, call "
-            f"add_module() first."
+        what = (
+            "the only module. Call add_module() first, to replace it"
+            if set(removed) <= set(present)
+            else f"an unknown module. Name one of {present}"
         )
+        raise ValueError(f"{called}: this is {what}.")
     # What modules are loaded from is in their state from then on.
     specs = {mid: dataclasses.replace(copy_value(spec), load_state_path=None) for mid, spec in added.items()}
     specs = {mid: _with_known_spaces(spec, driver.module_spaces) for mid, spec in specs.items()}
@@ -163,7 +168,7 @@ def _config_with(
     *,
     keeps_mapping: bool = True,
 ) -> AlgorithmConfig:
-    """Returns an open copy of a config with new policies and without removed ones.
+    """Returns an unfrozen copy of a config with new policies and without removed ones.
 
     Args:
         config: The config.
@@ -172,7 +177,7 @@ def _config_with(
         removed: Ids of policies to remove.
         overrides: Settings of new policies, by id.
         keeps_mapping: Whether the agents keep their policies. Otherwise the copy contains the spaces of all policies,
-            because a policy without agents cannot derive them.
+            because a policy without agents cannot derive its spaces.
     """
     other = config.copy(copy_frozen=False)
     keeps_policies = not added and not removed
@@ -276,8 +281,8 @@ def _stored_modules(
 def with_stored_modules(
     config: AlgorithmConfig, stored: Stored, modules: Stored, loader: ClassLoader, states: Mapping[str, Any]
 ) -> AlgorithmConfig:
-    """Returns a config for continuing a stored run: `config`, and the policies that only the stored run has. Other
-    settings of `config` do not change, `policy_mapping_fn` and `policies_to_train` included.
+    """Returns a config for continuing a stored run: `config`, and the policies that only the stored run has. All other
+    settings of `config` stay, also `policy_mapping_fn` and `policies_to_train`.
 
     Args:
         config: Config for the checkpoint of an algorithm.
@@ -287,7 +292,7 @@ def with_stored_modules(
         states: States of the modules, by id.
 
     Returns:
-        The config itself, if it has all policies.
+        The config; `config` itself if it has all policies of the stored run.
     """
     if not config.is_multi_agent:
         return config
@@ -300,11 +305,12 @@ def with_stored_modules(
 def match_modules(
     group: LearnerGroup, present: Collection[str], modules: Stored, loader: ClassLoader, states: Mapping[str, Any]
 ) -> None:
-    """Adds and removes modules of the learners to match a checkpoint, whose run may have changed its modules.
+    """Adds and removes modules of the learners, so that they have the same modules as a checkpoint. They can differ,
+    because the stored run may have added or removed modules.
 
     Args:
         group: Learners of a new algorithm.
-        present: Ids of their modules.
+        present: Ids of the learners' modules.
         modules: Stored modules.
         loader: Imports the modules' classes.
         states: States of the stored modules, by id.
@@ -337,7 +343,7 @@ def _with_known_spaces(spec: RLModuleSpec, spaces: Mapping[str, tuple[gym.Space,
             if not own or any(difference(one, own[0]) is not None for one in own):
                 raise ValueError(
                     f"add_module(module_spec=RLModuleSpec({name}=None)): {name} is required, because the policies have "
-                    f"different spaces, {own}. Set it, or use RLModuleSpec.from_module(another module)."
+                    f"different ones: {own}. Set {name}, or use RLModuleSpec.from_module(another module)."
                 )
             setattr(spec, name, own[0])
     return spec
@@ -354,7 +360,8 @@ def _specs_with(
 
     Args:
         config: A config with the policies after the change.
-        spaces: Spaces of the presently acting policies, because a policy that loses its agents could not derive them.
+        spaces: Spaces of the currently acting policies, because a policy that loses its agents could not derive its
+            spaces.
         added: Specs to add.
         removed: Modules to leave out.
     """

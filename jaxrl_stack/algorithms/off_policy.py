@@ -39,8 +39,8 @@ DEFAULT_REPLAY_BUFFER = {"type": "PrioritizedEpisodeReplayBuffer", "capacity": 5
 
 _IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*")
 _WANTED_TYPE = (
-    f"one of {', '.join(map(repr, REPLAY_BUFFERS))}, a subclass of EpisodeReplayBuffer, with several agents of "
-    "MultiAgentEpisodeReplayBuffer, or the import path of one, 'module.Class'"
+    f"one of {', '.join(map(repr, REPLAY_BUFFERS))}, a subclass of EpisodeReplayBuffer (with several agents, of "
+    "MultiAgentEpisodeReplayBuffer), or the import path 'module.Class' of such a class"
 )
 _KEYS = {
     of: (
@@ -201,8 +201,8 @@ class OffPolicyConfig(AlgorithmConfig):
         return self.n_step[1] - 1 if isinstance(self.n_step, tuple) else self.n_step
 
     def get_rollout_fragment_length(self, worker_index: int = 0) -> int:
-        """Number of steps that each environment takes in one sampling round. "auto" means `n_step`, or the second entry
-        if `n_step` is a range.
+        """Number of steps that each environment takes in one sampling round. "auto" means `n_step`; if `n_step` is a
+        range ``(lo, hi)``, it means ``hi``.
 
         Args:
             worker_index: No effect: all EnvRunners take the same number of steps.
@@ -247,13 +247,13 @@ class OffPolicyConfig(AlgorithmConfig):
                 found = REPLAY_BUFFERS[kind] if kind in REPLAY_BUFFERS else _imported(kind)
             except (ImportError, AttributeError) as error:
                 raise ValueError(
-                    f"training(replay_buffer_config={{'type': {kind!r}, ...}}) cannot be imported: {error}. It must "
-                    f"be {_WANTED_TYPE}."
+                    f"training(replay_buffer_config={{'type': {kind!r}, ...}}): the type cannot be imported: {error}. "
+                    f"Use {_WANTED_TYPE}."
                 ) from error
         if not (isinstance(found, type) and issubclass(found, _BASES)):
             raise ValueError(
-                f"training(replay_buffer_config={{'type': {short(kind)}, ...}}): the type is {short(found)}. It must "
-                f"be {_WANTED_TYPE}."
+                f"training(replay_buffer_config={{'type': {short(kind)}, ...}}): the type is {short(found)}. Use "
+                f"{_WANTED_TYPE}."
             )
         if issubclass(found, MultiAgentEpisodeReplayBuffer) == bool(self.is_multi_agent):
             return found
@@ -273,10 +273,14 @@ class OffPolicyConfig(AlgorithmConfig):
         other = next(
             several if issubclass(found, one) else one for one, several in pairs if issubclass(found, (one, several))
         )
-        has, wanted = ("one agent", "several agents") if self.is_multi_agent else ("several agents", "one agent")
+        has, wanted = (
+            ("one agent", "several agents, by multi_agent(policies=...)")
+            if self.is_multi_agent
+            else ("several agents", "one agent, without multi_agent(policies=...)")
+        )
         raise ValueError(
             f"training(replay_buffer_config={{'type': {short(kind)}, ...}}): this type stores the steps of {has}, but "
-            f"the config has {wanted} (multi_agent(policies=...)). Use 'type': {other.__name__!r} or a subclass."
+            f"the config has {wanted}. Use 'type': {other.__name__!r} or a subclass of it."
         )
 
     @property
@@ -342,17 +346,17 @@ class OffPolicyConfig(AlgorithmConfig):
         if self.is_multi_agent and self.reads_recorded_data:
             raise NotImplementedError(
                 f"offline_data(input_={short(self.input_)}) is not supported for several agents: their replay buffer "
-                f"cannot start with recorded steps. Leave it out."
+                f"cannot start with recorded steps. Leave input_ out."
             )
         if self.recorded_share is not None and not self.reads_recorded_data:
             self._value_error(
                 f"training(recorded_share={self.recorded_share}) needs recorded steps. Set offline_data(input_=[...]), "
-                "or leave it out."
+                "or leave recorded_share out."
             )
 
     def _validate_updates(self) -> None:
         """Raises for settings of on-policy batches (epochs, minibatches): an update from replay is one gradient step on
-        all rows.
+        the whole replayed batch.
         """
         for name, without in (("num_epochs", 1), ("minibatch_size", None), ("shuffle_batch_per_epoch", False)):
             value = vars(self)[name]

@@ -34,7 +34,7 @@ def with_policies_of(config: Any, env: Any, spaces: SpacesById | None) -> Spaces
 def spaces_without_agent(
     config: Any, policy_id: str, given: tuple[gym.Space | None, gym.Space | None], spaces: SpacesById
 ) -> tuple[gym.Space, gym.Space]:
-    """Spaces of a policy that acts for no agent: those in its config, completed from the other policies.
+    """Spaces of a policy that acts for no agent: the spaces in its config, or else the spaces of the other policies.
 
     Args:
         config: The config.
@@ -51,8 +51,8 @@ def spaces_without_agent(
         first = next(iter(own.values()))
         if given[i] is None and any(difference(one, first) is not None for one in own.values()):
             raise ValueError(
-                f"multi_agent(policies=...): no agent has the policy {policy_id!r}, and the other policies have "
-                f"different {kind}s: {own}. Set it: policies={{{policy_id!r}: PolicySpec({kind}=...), ...}}."
+                f"multi_agent(policies=...): no agent uses the policy {policy_id!r}, and the other policies have "
+                f"different {kind}s: {own}. Set its {kind}: policies={{{policy_id!r}: PolicySpec({kind}=...), ...}}."
             )
         found.append(given[i] or first)
     return found[0], found[1]

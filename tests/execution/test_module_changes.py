@@ -94,7 +94,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(run):
         (lambda: algo.add_module("p1", spec), "this module exists already.*remove_module"),
         (lambda: algo.add_module("p2", PPOConfig), "module_spec=.*must be an RLModuleSpec"),
         (lambda: algo.add_module("p/2", spec), "p/2"),
-        (lambda: algo.add_module("p2", spec, add_to_learners=False), "add_to_learners=False.*Leave it out"),
+        (lambda: algo.add_module("p2", spec, add_to_learners=False), "=False.*Leave add_to_learners out"),
         (lambda: algo.add_module("p2", spec, config_overrides={"lrr": 1.0}), "'lrr', which is not a setting"),
         (
             lambda: algo.add_module("p2", spec, new_agent_to_module_mapping_fn=lambda aid, eps, **kw: "p3"),

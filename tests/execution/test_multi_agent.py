@@ -392,7 +392,7 @@ def test_a_learner_group_takes_the_spaces_of_an_environment():
     group = config_of(None, policies=["p0"]).learners(num_learners=0).build_learner_group(env=cart_poles[1])
     assert list(group.get_weights()) == ["p0"]
     with pytest.raises(
-        ValueError, match=r"no agent has the policy 'spare'.*different observation_spaces.*PolicySpec\("
+        ValueError, match=r"no agent uses the policy 'spare'.*different observation_spaces.*PolicySpec\("
     ):
         shapes(Unequal(), "p0", "p1", "spare")
     own = {"p0": None, "p1": None, "spare": PolicySpec(observation_space=gym.spaces.Box(0.0, 1.0, (9,)))}
