@@ -30,8 +30,8 @@ class PPOCatalog(Catalog):
 
     @functools.cached_property
     def critic_encoder_config(self) -> ModelConfig | None:
-        """Config of the value function's encoder if it reads other observation keys than the policy's; None if the
-        policy's `encoder_config` describes both.
+        """Config of the value function's encoder, if this encoder reads other observation keys than the policy's
+        encoder; None if `encoder_config` describes both encoders.
         """
         keys = self.observed_keys
         return None if keys is None or len(set(keys.values())) == 1 else self._encoder_config_of(VALUE_OBS_KEY)

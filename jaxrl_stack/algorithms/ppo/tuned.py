@@ -20,7 +20,9 @@ def mean_std_filter(env: Any, spaces: Any, device: Any) -> MeanStdFilter:
 
 @register_class
 def returns_and_mean_std_filter(env: Any, spaces: Any, device: Any) -> list[ConnectorV2]:
-    """Env-to-module connector function: `mean_std_filter`, and the connector that `normalized_rewards` needs."""
+    """Env-to-module connector function that returns two connectors: one that `normalized_rewards` needs, and one that
+    normalises observations like `mean_std_filter`.
+    """
     return [ReturnsSoFar(), MeanStdFilter()]
 
 
@@ -69,7 +71,7 @@ _PENDULUM: dict[str, Any] = {"num_epochs": 10, "gamma": 0.95, "entropy_coeff": 0
 
 
 def _brax_settings(envs: int, unroll: int, minibatches: int, rows: int, epochs: int, **changed: Any) -> dict[str, Any]:
-    """The settings of brax's PPO trainer, whose minibatches have `rows` rollouts of `unroll` steps."""
+    """Settings of brax's PPO trainer. Each minibatch has `rows` rollouts of `unroll` steps."""
     return {
         **_USUAL,
         "num_envs_per_env_runner": envs,
@@ -179,8 +181,8 @@ _ATARI: dict[str, Any] = _USUAL | {
 def _minatar_settings(
     lr: float, entropy_coeff: float, num_steps: int, num_envs: int, clip_param: float
 ) -> dict[str, Any]:
-    """Settings close to luchris429/purejaxrl, examples/brax_minatar.ipynb. Policy and values each have the network of
-    Young and Tian 2019, arXiv:1903.03176.
+    """Settings close to luchris429/purejaxrl, examples/brax_minatar.ipynb. Policy and value function have separate
+    networks, each as in Young and Tian 2019, arXiv:1903.03176.
 
     Learning rate and entropy bonus decrease together: with a constant bonus, the agent randomly misses the last bricks.
     """

@@ -105,9 +105,14 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
         return q_learning.select(q_values, q_learning.greedy_actions(q_values, mask))
 
     def _rates_of_rows(self, shape: tuple[int, ...]) -> jax.Array:
-        """Exploration epsilons ``[B, ...]`` of the batch rows, one for each environment on this device.
+        """Exploration epsilon of each batch row (one environment on this device): float32 ``[B, 1, ...]``, with as many
+        axes as `shape`.
 
-        Device d of a program has the environments from ``d * B`` on. Rates repeat if there are more rows.
+        Device d of a program has the environments from ``d * B`` on. `epsilon_per_env` repeats if there are more
+        environments than rates.
+
+        Args:
+            shape: Leading axes of the Q-values, ``[B, ...]``.
         """
         rates = jnp.asarray(self.epsilon_per_env, jnp.float32)
         try:

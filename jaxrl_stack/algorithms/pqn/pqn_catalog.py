@@ -56,7 +56,7 @@ class PQNCatalog(Catalog):
         self.num_actions = num_discrete_actions(action_space, "PQN")
 
     def build_qf_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """The head `[..., latent]` -> Q-values `[..., actions]`."""
+        """Builds the head `[..., latent]` -> Q-values `[..., actions]`."""
         return MLPHeadConfig(**self._head_settings(), output_layer_dim=self.num_actions).build(framework, rngs=rngs)
 
     @classmethod
