@@ -127,8 +127,8 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return {Columns.ACTION_DIST_INPUTS: inputs, **state_out}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes the columns that SAC's losses read, with the current parameters. No gradients flow through results
-        of `NEXT_OBS`.
+        """Computes the columns that SAC's losses read, with the current parameters. No gradients flow through columns
+        that are computed from `NEXT_OBS`.
 
         Args:
             batch: `OBS` and `NEXT_OBS` float `[N, d]`, `ACTIONS` float `[N, n]` in [-1, 1] or int `[N]`.
@@ -140,8 +140,8 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
             Continuous actions: `QF_PREDS` `[N]` are values of the batch's actions. The policy samples an action at each
             of both observations, with log-probabilities ``logp_resampled`` and ``logp_next_resampled`` `[N]`.
-            ``q_curr`` `[N]` is the minimum of the critics' values of the first one; its gradient reaches the policy
-            through the action, but not the critics' parameters. `QF_TARGET_NEXT` `[N]` is for the second one.
+            ``q_curr`` `[N]` is the minimum of the critics' values of the first action; its gradient reaches the policy
+            through the action, but not the critics' parameters. `QF_TARGET_NEXT` `[N]` is for the second action.
 
             Discrete actions: values are `[N, A]`, and the policy's `ACTION_PROBS`, `ACTION_LOG_PROBS`,
             `ACTION_PROBS_NEXT` and `ACTION_LOG_PROBS_NEXT` `[N, A]` replace sampled actions.
@@ -287,7 +287,7 @@ def of_critic(batch: dict[str, Any], encoder: Any, index: int) -> dict[str, Any]
 
 
 def batched_initial_state(encoder: Any, number: int) -> Any:
-    """Initial state of an encoder, `[number, ...]`; {} for stateless encoders."""
+    """Initial recurrent states of an encoder for `number` batch rows, `[number, ...]`; {} for stateless encoders."""
     return batched_state(initial_state_of(encoder), number)
 
 

@@ -26,7 +26,7 @@ _OLD_MODEL_CONFIG: dict[str, Any] = {
 
 
 def check_settings_of_modules(config: Any) -> None:
-    """Raises if a model config contradicts a setting of the algorithm that modules read, such as ``twin_q``.
+    """Raises if the model config contradicts an algorithm setting such as ``twin_q``, which the modules also read.
 
     Raises:
         ValueError: Names the setting and both values.

@@ -56,7 +56,8 @@ class SACCatalog(Catalog):
         if has_plain_critics and not isinstance(self.encoder_config, MLPEncoderConfig):
             raise ValueError(
                 "rl_module(model_config={'fusionnet_hiddens': None}) needs an MLP encoder (vector observations, no "
-                f"LSTM), and the observation space is {observation_space}. Set fusionnet_hiddens to a list: [256]."
+                f"LSTM), but this model config builds another encoder for the observation space {observation_space}. "
+                "Set fusionnet_hiddens to a list: [256]."
             )
 
     @property

@@ -99,8 +99,8 @@ def register_adams(
 def log_critics(
     learner: Learner, module_id: str, batch: Mapping[str, Any], td_error: jax.Array, values: jax.Array
 ) -> None:
-    """Logs the highest and lowest Q-value of a batch, and TD errors as new priorities if a replay buffer has drawn the
-    batch.
+    """Logs the highest and lowest Q-value of a batch. If the batch comes from a replay buffer, also logs TD errors, as
+    new priorities for the buffer.
 
     Args:
         learner: The learner, whose loss is traced.
@@ -144,7 +144,7 @@ class SACLearner(TargetNetworkUpdates, Learner):
     )
     optimizer_names = ("qf", "qf_twin", "policy", "alpha")
     loss_names: tuple[str, ...] = optimizer_names
-    """Optimizers that have a loss, those among them that not all settings ask for, too."""
+    """Optimizers that can have a loss, including optimizers that only some settings use."""
     columns_from_forward_train = (QF_PREDS, QF_TARGET_NEXT)
 
     @classmethod
@@ -178,8 +178,8 @@ class SACLearner(TargetNetworkUpdates, Learner):
     def _check_temperature(module_id: str, module: RLModule) -> None:
         if not isinstance(vars(module).get("log_alpha"), nnx.Param):
             raise ValueError(
-                f"Module {module_id!r}, a {type(module).__name__}, has no temperature, which SACLearner trains. Derive "
-                "the class from DefaultSACRLModule, or set self.log_alpha = nnx.Param(jnp.float32(0.0)) in it."
+                f"Module {module_id!r}, a {type(module).__name__}, has no temperature for SACLearner to train. Derive "
+                "its class from DefaultSACRLModule, or set self.log_alpha = nnx.Param(jnp.float32(0.0)) in its setup()."
             )
 
     @property
@@ -270,8 +270,8 @@ class SACLearner(TargetNetworkUpdates, Learner):
 
 
 def policy_rows(fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any) -> dict[str, jax.Array]:
-    """Computes, for continuous actions, the policy loss, the temperature loss and the log-probability of the resampled
-    action of each row: float32 `[N]` each.
+    """Computes for each row, with continuous actions, the policy loss, the temperature loss, and the log-probability of
+    the action that the current policy has sampled for the row: float32 `[N]` each.
     """
     logp = fwd_out["logp_resampled"]
     return {

@@ -117,7 +117,7 @@ class DefaultTD3RLModule(DefaultSACRLModule):
     def compute_target_values(
         self, batch: dict[str, Any], target_noise: Any = None, target_noise_clip: Any = None
     ) -> jax.Array:
-        """Minimum of the target critics' values of the target policy's actions at the next observations.
+        """Q-values of the target policy's actions at the next observations: the minimum over the target critics.
 
         Args:
             batch: The columns of ``forward_train``.
@@ -167,11 +167,11 @@ class DefaultTD3RLModule(DefaultSACRLModule):
 
 
 def smoothed_actions(actions: jax.Array, draws: jax.Array, target_noise: Any, target_noise_clip: Any) -> jax.Array:
-    """Adds clipped noise to the target policy's actions: ``clip(a + clip(sigma * draws, -c, c), -1, 1)`` (Fujimoto et
-    al., 2018, arXiv:1802.09477, equation 14).
+    """Adds clipped noise to the target policy's actions a: ``clip(a + clip(sigma * draws, -c, c), -1, 1)``, with
+    standard normal draws, standard deviation sigma and bound c (Fujimoto et al., 2018, arXiv:1802.09477, equation 14).
 
     Args:
-        actions: Float ``[..., n]`` in [-1, 1], of the target policy.
+        actions: Float ``[..., n]`` in [-1, 1], actions ``a`` of the target policy.
         draws: Float ``[..., n]``, from the standard normal distribution.
         target_noise: Standard deviation ``sigma`` of the noise.
         target_noise_clip: Bound ``c`` of the noise.

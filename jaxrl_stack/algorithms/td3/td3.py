@@ -97,7 +97,7 @@ class TD3Config(OffPolicyConfig):
         return super()._model_config_auto_includes | {"twin_q": self.twin_q}
 
     def get_default_learner_class(self) -> type[Learner]:
-        """`TD3Learner`; with `bc_alpha` `TD3BCLearner`."""
+        """`TD3Learner`, or `TD3BCLearner` if `bc_alpha` is set."""
         return TD3Learner if self.bc_alpha is None else TD3BCLearner
 
     def traced_values(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class TD3Config(OffPolicyConfig):
             self._validate_recorded()
 
     def _validate_recorded(self) -> None:
-        """Raises or prints notices for settings that TD3+BC does not support."""
+        """Raises for settings that TD3+BC does not support, and prints notices about settings that it ignores."""
         refuse_recurrent_networks(self)
         if self.n_step != 1:
             self._value_error(f"training(n_step={self.n_step!r}): TD3+BC has one-step targets. Leave n_step at 1.")
@@ -163,7 +163,7 @@ class TD3Step(OffPolicyStep):
 
     @classmethod
     def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
-        """Returns this class; with `bc_alpha` the training step on recorded transitions."""
+        """Returns this class or, if `bc_alpha` is set, the training step for recorded transitions."""
         settings: Any = config
         return cls if settings.bc_alpha is None else OfflineTransitions.for_config(config)
 

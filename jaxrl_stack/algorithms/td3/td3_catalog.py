@@ -32,10 +32,10 @@ class TD3Catalog(SACCatalog):
 
     @property
     def is_continuous(self) -> bool:
-        """Always True; raises for other action spaces.
+        """True, because actions must be vectors of floats; raises for all other action spaces.
 
         Raises:
-            ValueError: For any other action space.
+            ValueError: If the action space is not a Box of floats of rank 1.
         """
         if is_vector_of_floats(self.action_space):
             return True

@@ -90,15 +90,17 @@ class TD3Learner(TargetNetworkUpdates, Learner):
     # ----------------------------------------------------------------------------------------------------------- delay
 
     def _policy_is_due(self, num_updates: Any) -> Any:
-        """Whether update number `num_updates` updates the policy and the target networks (every `policy_delay`
-        updates).
+        """Whether update number `num_updates` changes the policy and the target networks: every `policy_delay`-th
+        update does.
         """
         delay = self.config.policy_delay
         return True if delay == 1 else num_updates % jnp.uint32(delay) == 0
 
     @property
     def _policy_is_due_now(self) -> Any:
-        """Whether the update that is being traced updates the policy; True if losses are only evaluated."""
+        """Whether the update that is being traced changes the policy: True, or a traced bool scalar. Without an update,
+        if losses are only evaluated, it is True.
+        """
         before = self.updates_so_far
         return True if before is None else self._policy_is_due(before + jnp.uint32(1))
 
@@ -113,7 +115,8 @@ class TD3Learner(TargetNetworkUpdates, Learner):
     def initial_extra_state(self) -> dict[str, Any]:
         """Extra learner state: metrics of each policy's last update, and the state of the target networks.
 
-        Before the first one, losses are NaN, and norms of gradients are 0: one that is not finite means divergence.
+        Before the first update of a policy, losses are NaN, and norms of gradients are 0, because a norm that is not
+        finite means divergence.
         """
         first = {name: np.float32(0.0 if name.endswith(GLOBAL_NORM) else np.nan) for name in self.policy_metrics}
         kept = {mid: dict(first) for mid in self._ids_with_loss_of_algorithm}
@@ -175,8 +178,8 @@ class TD3Learner(TargetNetworkUpdates, Learner):
         )
 
     def _policy_rows_if_due(self, module: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
-        """Policy loss of each row, as `_policy_rows`; zeros, without a forward pass, in updates that do not update the
-        policy.
+        """Results of `_policy_rows` if this update changes the policy; otherwise zeros of the same shapes, without a
+        forward pass.
         """
         due = self._policy_is_due_now
         if due is True:

@@ -1,4 +1,4 @@
-"""Truncated quantile critics."""
+"""Truncated quantile critics (TQC)."""
 
 from __future__ import annotations
 

@@ -18,12 +18,13 @@ from jaxrl_stack.ops.q_learning import td_loss
 
 
 def truncated(quantiles: jax.Array, num_dropped: int) -> jax.Array:
-    """Pools the quantiles of all critics and drops the highest ones (Kuznetsov et al., 2020, section 4).
+    """Pools the quantiles of all C critics in each row, and drops the ``C * num_dropped`` highest quantiles of the pool
+    (Kuznetsov et al., 2020, section 4).
 
     Args:
         quantiles: float32 ``[N, C, K]``.
-        num_dropped: Number of dropped quantiles per critic, below ``K``: the pool loses ``C * num_dropped``, not
-            necessarily the same number from each critic.
+        num_dropped: Number of dropped quantiles per critic on average, below ``K``. A critic can lose more or fewer
+            quantiles.
 
     Returns:
         float32 ``[N, C * (K - num_dropped)]``, ascending.
@@ -36,16 +37,16 @@ def truncated(quantiles: jax.Array, num_dropped: int) -> jax.Array:
 
 
 def quantile_huber_rows(*, quantiles: jax.Array, targets: jax.Array) -> jax.Array:
-    """Quantile Huber loss of each row, summed over critics c, quantiles k and target atoms m:
-    ``sum_ckm |tau_k - [y_m < z_ck]| h(z_ck - y_m)`` (Dabney et al., 2018, equation 10).
+    """Quantile Huber loss of each row: ``sum_ckm |tau_k - [y_m < z_ck]| h(z_ck - y_m)`` for critics c, quantiles k with
+    levels tau_k and predicted values z_ck, target atoms y_m, and Huber loss h (Dabney et al., 2018, equation 10).
 
-    ``tau_k = (k + 1/2) / K``, ``k`` from 0, and ``h`` is Huber's distance: ``z_ck`` converges to the quantile ``tau_k``
-    of the target distribution. It is a sum over critics, quantiles and atoms, as in RLlib; the paper has the mean over
+    ``tau_k = (k + 1/2) / K`` with ``k`` from 0: ``z_ck`` converges to the quantile of level ``tau_k`` of the target
+    distribution. The loss is a sum over critics, quantiles and atoms, as in RLlib; the paper has the mean over
     quantiles and atoms.
 
     Args:
-        quantiles: float32 ``[N, C, K]``, for the taken actions.
-        targets: float32 ``[N, M]``, atoms of equal weight; no gradient flows into them.
+        quantiles: float32 ``[N, C, K]``, predicted values ``z`` for the taken actions.
+        targets: float32 ``[N, M]``, atoms ``y`` of equal weight; no gradient flows into them.
 
     Returns:
         float32 ``[N]``.

@@ -8,7 +8,7 @@ from typing import Any
 from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog, is_vector_of_floats
 
 TQC_MODEL_CONFIG: Mapping[str, Any] = {"n_quantiles": 25, "n_critics": 2, "top_quantiles_to_drop_per_net": 2}
-"""What TQC's module reads beside SAC's settings, and its defaults; a TQCConfig fills in its settings."""
+"""Settings of TQC's module besides SAC's settings, with their defaults; a TQCConfig fills in its settings."""
 
 
 class TQCCatalog(SACCatalog):
@@ -27,10 +27,10 @@ class TQCCatalog(SACCatalog):
 
     @property
     def is_continuous(self) -> bool:
-        """Always True; raises for other action spaces.
+        """True, because actions must be vectors of floats; raises for all other action spaces.
 
         Raises:
-            ValueError: For any other action space.
+            ValueError: If the action space is not a Box of floats of rank 1.
         """
         if not is_vector_of_floats(self.action_space):
             raise ValueError(

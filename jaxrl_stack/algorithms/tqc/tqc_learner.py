@@ -30,7 +30,7 @@ QUANTILES_KEY = "quantiles"
 
 
 class TQCLearner(SACLearner):
-    """Truncated quantile critics (Kuznetsov et al., 2020, arXiv:2005.04269) as RLlib defines them.
+    """Truncated quantile critics (TQC; Kuznetsov et al., 2020, arXiv:2005.04269), the algorithm as RLlib defines it.
 
     All critics have one optimizer, ``qf``, and one target: the pooled quantiles of their target networks without the
     highest ones. The policy maximises the mean of all quantiles. Everything else is as in SAC.
