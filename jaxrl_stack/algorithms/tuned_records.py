@@ -30,8 +30,8 @@ class Held:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Evidence for tuned settings: learning runs of ``python -m bench.learning``, each one line of
-    ``bench/learning.jsonl``.
+    """Evidence for tuned settings: runs of ``python -m bench.learning``, which measure after how many env steps the
+    mean return reaches a target. Each run is one line of ``bench/learning.jsonl``.
 
     Args:
         target: Mean return to reach, in ``env_runners/episode_return_mean``.
@@ -55,7 +55,8 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """Evidence for tuned settings: runs of ``python -m bench.dreamer``, each one line of ``bench/dreamer.jsonl``.
+    """Evidence for tuned settings: runs of ``python -m bench.dreamer``, which measure after how many env steps the
+    mean return of greedy episodes reaches a target. Each run is one line of ``bench/dreamer.jsonl``.
 
     Args:
         target: Mean return of greedy episodes to reach.
@@ -75,7 +76,8 @@ class Evaluated:
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
-    """Evidence for tuned settings: runs of ``python -m bench.scores``, each one line of ``bench/scores.jsonl``.
+    """Evidence for tuned settings: runs of ``python -m bench.scores``, which measure the mean return of the final
+    policy in evaluation episodes. Each run is one line of ``bench/scores.jsonl``.
 
     Args:
         steps: Env steps of each run.
