@@ -51,7 +51,10 @@ def record_games(
     table = GameTable.of(called, config, episodes, explore=bool(config.explore))
     env, agents = table.env, table.seats
     if seat is not None and seat not in agents:
-        raise ValueError(f"record(seat={seat!r}): the game has the agents {list(agents)}. Use one of these, or None.")
+        raise ValueError(
+            f"record(seat={seat!r}): the game has the agents {list(agents)}. Use one of these, or None to draw one for "
+            "each game."
+        )
     hero = policy_of(f"{called}: the algorithm", algorithm, _ONE_HERO)
     rival = _rival(called, algorithm, against)
     table.check(f"{called}: the policy", hero)
@@ -66,7 +69,7 @@ def record_games(
         if timeout_s is not None and time.monotonic() - started > timeout_s:
             raise TimeoutError(
                 f"{called}: {int(step.is_running.sum())} of {episodes} games did not end within "
-                f"evaluation_sample_timeout_s={timeout_s}. Raise it, or record fewer episodes."
+                f"evaluation_sample_timeout_s={timeout_s}. Raise this setting, or record fewer episodes."
             )
         after = Seen(last_states(step.keys, step.state, step.actions), step.after.final_obs)
         is_running, *shown = jax.device_get((step.is_running, Seen(step.state, step.obs), after, step.after.reward))
@@ -90,8 +93,8 @@ class _Game:
         self._rewards.append(rewards)
 
     def recorded(self, table: GameTable, rival: str) -> RecordedEpisode:
-        """Returns the game as an episode for a video. Its note says which agent the recorded policy (the hero) plays,
-        and names the rival.
+        """Returns the game as an episode for a video, with a note that says which agent the recorded policy (the hero)
+        plays, and names the rival.
         """
         frames, note = frames_and_note(table.env, self._seen)
         seat = table.seats[int(self._seen[0].state.seat)]
@@ -109,8 +112,8 @@ def _label(player: Player) -> str:
 
 
 def _rival(called: str, algorithm: Algorithm, against: Player) -> Policy | None:
-    """Returns the opponent's policy in a recorded game, from a snapshot's name or a player such as a checkpoint; None
-    if it acts at random.
+    """Returns the opponent's policy in a recorded game; None if the opponent acts at random. `against` is the name of a
+    snapshot, or a player, such as the path of a checkpoint.
     """
     league = algorithm.league
     snapshots = [] if league is None else league.names
@@ -120,7 +123,7 @@ def _rival(called: str, algorithm: Algorithm, against: Player) -> Policy | None:
         code = [*code_named_by(algorithm.config), *code_of_env(algorithm.config.env)]
         return load_player(f"{called}: the rival", against, allow=code).policy
     except FileNotFoundError as error:
-        known = f", or one of the snapshots {snapshots}" if snapshots else ""
+        known = f" or one of the snapshots {snapshots}" if snapshots else ""
         raise ValueError(
-            f"{called}: no snapshot or checkpoint has this name. Use 'random', a checkpoint{known}."
+            f"{called}: no snapshot or checkpoint has this name. Use 'random', or the path of a checkpoint{known}."
         ) from error

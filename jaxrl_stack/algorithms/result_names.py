@@ -52,7 +52,7 @@ def known_result(config: AlgorithmConfig, module_ids: Sequence[str] = (DEFAULT_M
 
 
 def _is_of_package(value: Any) -> bool:
-    """Whether a value contains no user code: it is data, or code of this package."""
+    """Whether a value contains only data and code of this package, and no user code."""
     if isinstance(value, Mapping):
         return all(_is_of_package(item) for item in value.values())
     if isinstance(value, list | tuple):

@@ -67,7 +67,10 @@ def run_tournament(
             "{'trained': 'results/run/checkpoint_000100', 'random': 'random'}."
         )
     if isinstance(games, bool) or not isinstance(games, int) or games < 2 or games % 2:
-        raise ValueError(f"{_WHERE}(games={games!r}): must be an even number, half for each seat: games=200.")
+        raise ValueError(
+            f"{_WHERE}(games={games!r}): must be a positive even number, because the players swap seats in half of the "
+            "games: games=200."
+        )
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise ValueError(f"{_WHERE}(max_steps={max_steps!r}): must be a positive integer.")
     code = code_of_env(env)
@@ -75,7 +78,8 @@ def run_tournament(
     config = game_config(env, env_config, [player.config for player in loaded.values()])
     if config is None:
         raise ValueError(
-            f"{_WHERE}(env=None): no player is an algorithm with an environment. Pass env='pgx_multi/connect_four'."
+            f"{_WHERE}(env=None) uses the environment of the first algorithm, but no player is an algorithm with an "
+            "environment. Pass env='pgx_multi/connect_four'."
         )
     table = GameTable.of(_WHERE, config, games, max_steps=max_steps, explore=explore, num_agents=2)
     policies = {name: player.policy for name, player in loaded.items()}
