@@ -63,7 +63,7 @@ def changed_config(config: AlgorithmConfig, settings: Mapping[str, Any], call: s
                 f"config.rl_module({OVERRIDES}={settings[OVERRIDES]!r})."
             )
         raise ValueError(
-            f"{call}({', '.join(names)}): the compiled programs do not support these values. {_remedy(settings)}"
+            f"{call}({', '.join(names)}): the new values need other compiled programs. {_remedy(settings)}"
         )
     _note_overridden(config, changed, names, call)
     return ChangedConfig(changed, names, tuple(_paths(config, changed, names)))
@@ -223,7 +223,9 @@ class SettingChanges:
         return new
 
     def values(self, config: AlgorithmConfig, num_env_steps: int) -> dict[str, float]:
-        """Current values of the changed settings; of a schedule the value after `num_env_steps`."""
+        """Current values of the changed settings, by path. The value of a schedule is its value after
+        `num_env_steps`.
+        """
         return {path: number_at(value_of(config, path), num_env_steps) for path in self.first}
 
     def get_state(self, config: AlgorithmConfig) -> dict[str, list[Any]]:
@@ -268,14 +270,14 @@ def with_replaced_settings(config: AlgorithmConfig, settings: Mapping[str, Any])
 
 
 def number_at(value: Any, num_env_steps: int) -> float:
-    """Value of a number or schedule after some env steps."""
+    """Value of a setting after `num_env_steps`: the number itself, or the value of the schedule at that time."""
     if not isinstance(value, list | tuple):
         return float(value)
     return float(Scheduler(value).update(num_env_steps))
 
 
 def plain_number(value: Any) -> Any:
-    """Converts a number, or a schedule, to Python numbers in lists."""
+    """Converts a number to a Python number, and a schedule to nested lists of Python numbers."""
     if isinstance(value, list | tuple):
         return [plain_number(own) for own in value]
     return int(value) if isinstance(value, int) else float(value)

@@ -1,4 +1,4 @@
-"""Checks of setting values. Each check describes the valid values and has a type annotation."""
+"""Checks of setting values. Each check can describe the valid values, and has their type annotation as text."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ _Array = (np.ndarray, jax.Array)
 
 
 class DefaultNumber(int):
-    """RLlib's default number for a setting, which takes effect only if the user sets it. With the default
-    ``num_env_runners=2``, this package starts no actors.
+    """RLlib's default number for a setting. It takes effect only if the user sets this number explicitly: with the
+    default ``num_env_runners=2``, this package starts no actors.
 
     It equals the number everywhere except in `same`, which distinguishes a config that explicitly set the number.
     """
@@ -39,8 +39,9 @@ def is_search_space(value: Any) -> bool:
 
 
 def same(a: Any, b: Any, *, in_programs: bool = False) -> bool:
-    """Whether two values are equal, including arrays and containers of arrays. Partial functions are equal if their
-    functions and arguments are. With `in_programs`, 1 and 1.0 are different.
+    """Whether two values are equal, including arrays and containers of arrays. Partial functions are equal if they have
+    equal functions and arguments. With `in_programs`, equal values of different types, such as 1 and 1.0, are
+    different, because compiled programs can depend on the type.
     """
     if a is b:
         return True

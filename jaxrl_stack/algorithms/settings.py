@@ -33,9 +33,9 @@ later: not supported yet; a value other than the default raises in `validate()`.
 
 RUNNER, LEARNER, ALGORITHM, EVALUATION, CONFIG = "runner", "learner", "algorithm", "evaluation", "config"
 ACTORS = "actors"
-"""What acts on a setting; what only actors read has no effect where the environment runs on the device."""
+"""Readers of a setting. Settings that only actors read have no effect if the environment runs on the device."""
 DATA = "data"
-"""Likewise: what reads recorded data; without effect where training samples an environment."""
+"""Reader of a setting for recorded data, which has no effect if training samples an environment."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,8 +95,8 @@ class Setting:
         fill("type", self.type or self.check.type + (" | None" if can_be_none else ""))
         if self.kind in ("inert", "later") and not self.instead:
             raise ValueError(
-                f"The setting {self.name!r} of kind {self.kind!r} lacks a text about its replacement. Declare it with "
-                f"instead='...'."
+                f"The setting {self.name!r} has no text about its replacement, which settings of kind {self.kind!r} "
+                f"need. Declare the setting with instead='...'."
             )
         if self.schedulable and self.kind != "traced":
             raise ValueError(
@@ -207,7 +207,7 @@ class Declarations:
         self.by_attribute = {setting.attribute: setting for setting in self.by_name.values()}
 
     def find(self, name: str) -> Setting | None:
-        """The setting with this keyword or attribute name."""
+        """The setting with this keyword or attribute name; None if there is none."""
         return self.by_name.get(name) or self.by_attribute.get(name)
 
     def in_section(self, section: str) -> list[Setting]:
@@ -222,7 +222,7 @@ class Declarations:
         return frozenset(s.name for s in self.in_section(section)) if section else frozenset()
 
     def call(self, setting: Setting, value: str = "...") -> str:
-        """Code that sets a setting, such as ``training(lr=...)``, for messages."""
+        """Text of the call that sets a setting, such as ``training(lr=...)``, for messages."""
         return f"{self.section_of[setting.name]}({setting.name}={value})"
 
     def check(self, setting: Setting, value: Any) -> None:
