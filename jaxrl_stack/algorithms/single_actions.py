@@ -40,14 +40,15 @@ def checked_state(module_id: str, module: RLModule, state: Any) -> Any:
 
 
 def policy_of(module_map: ModuleMap, agent_id: Any) -> str:
-    """Returns the id of the policy that acts for an agent in all episodes.
+    """Returns the id of the policy that acts for an agent in all episodes. Raises if the policy can change between
+    episodes.
 
     Args:
         module_map: Map from agents to modules.
         agent_id: The agent.
 
     Raises:
-        ValueError: If the agent is unknown, or its policy can change with each episode.
+        ValueError: If the agent is unknown, or its policy can change between episodes.
     """
     if not module_map.is_multi_agent:
         return DEFAULT_MODULE_ID
@@ -58,7 +59,7 @@ def policy_of(module_map: ModuleMap, agent_id: Any) -> str:
         )
     if module_map.slots:
         raise ValueError(
-            f"compute_actions() got an observation of {agent_id!r}, whose policy may change with each episode "
-            f"(policy_mapping_fn). Pass policy_id=, one of {list(module_map.slots)}."
+            f"compute_actions() got an observation of {agent_id!r}, whose policy can change between episodes "
+            f"(policy_mapping_fn). Pass one of {list(module_map.slots)} as policy_id=."
         )
     return module_map.module_of[agent_id]

@@ -31,7 +31,7 @@ _CONNECTOR_SETTINGS = (EnvToModulePipeline.setting, ModuleToEnvPipeline.setting,
 
 @dataclasses.dataclass(frozen=True)
 class SavedCheckpoint:
-    """Location of a checkpoint: the result of `Algorithm.save`, and its attribute `checkpoint`.
+    """Result of `Algorithm.save`: the location of a checkpoint. Its attribute `checkpoint` is the object itself.
 
     Attributes:
         path: Folder of the checkpoint.
@@ -94,8 +94,8 @@ def cannot_be_built(stored: Stored, config: AlgorithmConfig, error: Exception) -
 def check_code(
     stored: Stored, loader: ClassLoader, algo_class: type, config: AlgorithmConfig | None, settings: Mapping[str, Any]
 ) -> None:
-    """Raises a single error that lists all code and settings that a checkpoint needs, and that the caller has neither
-    allowed nor passed.
+    """Raises a single error that lists all code that a checkpoint needs and the caller has not allowed, and all
+    settings that it needs and the caller has not passed.
 
     Args:
         stored: The checkpoint.
@@ -127,8 +127,8 @@ def check_code(
 
 
 def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) -> None:
-    """Adds to `needed` (the code that loading a checkpoint requires) the code of modules that are no policies of the
-    config. Only these modules are built from descriptions in the checkpoint.
+    """Adds to `needed` (the code that loading a checkpoint requires) the code of modules that are not policies of the
+    config, because only these modules are built from descriptions in the checkpoint.
     """
     if COMPONENT_LEARNER_GROUP not in stored:
         return  # it is none of an algorithm, as its class will show
@@ -147,7 +147,7 @@ def _names(node: Any) -> Collection[str]:
 
 
 def _settings_left_out(left_out: Mapping[str, str]) -> dict[str, str]:
-    """Settings that a checkpoint does not store because they contain code, ``{setting: description}``."""
+    """Settings that a checkpoint lacks because it cannot store their values: ``{setting: description}``."""
     return {where.partition("config/")[2].partition("/")[0]: text for where, text in left_out.items()}
 
 
@@ -162,7 +162,7 @@ def stored_config(
         settings: Settings that replace stored ones.
 
     Returns:
-        ``(config, missing)``: an open AlgorithmConfig, and ``{setting: description}`` of settings that neither the
+        ``(config, missing)``: an unfrozen AlgorithmConfig, and ``{setting: description}`` of settings that neither the
         checkpoint nor `settings` contains; these have their defaults.
 
     Raises:
@@ -187,19 +187,21 @@ def stored_config(
         try:
             values[name] = decoder.decode(item, name)
         except ValueError as error:
-            raise ValueError(f"{error} Or pass the setting: from_checkpoint(path, {name}=...).") from error
+            raise ValueError(f"{error} You can also pass the setting: from_checkpoint(path, {name}=...).") from error
     try:
         config = config_class.from_plain(values, loader)
     except (ValueError, *DAMAGES) as error:
         raise ValueError(
-            f"{what} contains an invalid config. It was changed, or is from another release: load an unchanged copy "
-            f"with the release that saved it. {error}"
+            f"{what} contains an invalid config. The checkpoint was changed, or another release saved it. Load an "
+            f"unchanged copy with the release that saved it. {error}"
         ) from error
     return config.update_from_dict(settings), missing
 
 
 def settings_left_out(stored: Stored) -> Collection[str]:
-    """Names of the settings that an algorithm's checkpoint lacks, because their values contain unnamed code."""
+    """Names of the settings that an algorithm's checkpoint lacks, because their values contain code or objects that it
+    cannot store, such as a lambda.
+    """
     return _settings_left_out(stored.component().left_out)
 
 
@@ -239,8 +241,8 @@ def stored_module_spec(stored: Stored, loader: ClassLoader, state: Mapping[str, 
         check_fits_specs(specs, dict.fromkeys(specs.rl_module_specs, state))
     except DAMAGES as error:
         raise ValueError(
-            f"{what} does not describe a valid RLModuleSpec: {error!r}. It was changed, "
-            f"or is from another release: load an unchanged copy with the release that saved it."
+            f"{what} does not describe a valid RLModuleSpec: {error!r}. The checkpoint was changed, or another release "
+            f"saved it. Load an unchanged copy with the release that saved it."
         ) from error
     return spec
 
