@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 ONE_AGENT: Mapping[str, Mapping[str, float]] = MappingProxyType({})
-"""Mean returns by agent and by module, where there is one agent."""
+"""Mean returns by agent and by module if there is only one agent: empty."""
 
 
 class Progress(NamedTuple):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.execution.driver import Driver
 
 ENV_CONFIG = "env_config/"
-"""How names of settings begin that are entries of ``env_config``: ``"env_config/gravity"``."""
+"""Prefix of the names of settings that are entries of ``env_config``: ``"env_config/gravity"``."""
 OWN_TO_EACH = ("seed",)
 """Settings that are neither static nor traced, in which members may differ."""
 
@@ -43,8 +43,8 @@ class Member:
 
     Attributes:
         seed: Its random seed.
-        settings: The settings in which members differ, the same names for all; `ENV_CONFIG` begins entries of
-            ``env_config``.
+        settings: The settings in which members differ, with the same names for all members; names of entries of
+            ``env_config`` begin with `ENV_CONFIG`.
     """
 
     seed: int

@@ -28,7 +28,7 @@ _OF_SEVERAL_AGENTS: dict[type[Any], type[Any]] = {
     EpisodeReplayBuffer: MultiAgentEpisodeReplayBuffer,
     PrioritizedEpisodeReplayBuffer: MultiAgentPrioritizedEpisodeReplayBuffer,
 }
-"""``{replay buffer of one agent: the same of several}``."""
+"""``{replay buffer for one agent: its version for several agents}``."""
 _BASES = (EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer)
 _WITH_PRIORITIES = (PrioritizedEpisodeReplayBuffer, MultiAgentPrioritizedEpisodeReplayBuffer)
 REPLAY_BUFFERS: dict[str, type[Any]] = {
@@ -63,7 +63,7 @@ _ELSEWHERE = {
     "prioritized_replay_beta": "'beta'",
     "buffer_size": "'capacity'",
 }
-"""Keys that people look for in a replay buffer's config → where they are."""
+"""Keys that users may expect in a replay buffer's config → what to set instead."""
 _CHECKS = {
     "capacity": integer(1),
     "alpha": number(0, finite=True),

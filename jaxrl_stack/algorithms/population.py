@@ -875,4 +875,4 @@ class Population(Checkpointable):
 
 
 _MIDDLE = {"episode_return_mean": "iqm", "episode_return_max": "best", "episode_return_min": "worst"}
-"""What `Population.middle` has as returns of episodes -> which one of the members' mean returns that is."""
+"""Name of a return in `Population.middle` -> statistic of the members' mean returns that it has."""

@@ -25,7 +25,7 @@ class DefaultNumber(int):
 _PLAIN = frozenset({type(None), bool, int, float, str})
 """Types of most values: they contain nothing, and are no search spaces."""
 _NOT_NUMBERS = (bool, DefaultNumber)
-"""Types of integers that are equal to no other type's."""
+"""Integer types whose values `same` considers different from values of all other types."""
 
 
 def is_search_space(value: Any) -> bool:

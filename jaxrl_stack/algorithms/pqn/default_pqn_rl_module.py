@@ -26,8 +26,8 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
     Attributes `encoder` and `qf`, which `PQNCatalog` builds from `DefaultModelConfig` and `PQN_MODEL_CONFIG`. With
     ``use_lstm`` the recurrent state is the encoder's, and columns are sequences, ``[B, T, ...]``.
 
-    Observations are all that `Catalog` has encoders for, or ``{"action_mask": [A], "observations": ...}``: an action
-    whose mask is 0 is never chosen, and does not count in the maximum of `compute_values`.
+    Observations can have any space that `Catalog` has encoders for, or ``{"action_mask": [A], "observations": ...}``:
+    actions with mask 0 are never chosen, and do not count in the maximum of `compute_values`.
     """
 
     rows_are_independent = True

@@ -55,7 +55,9 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     rows_are_independent = True
     honours_action_mask = True
     default_catalog: type[SACCatalog] = SACCatalog
-    """Builds the networks, unless a spec names another one. A class that sets it knows all of its settings."""
+    """Catalog class that builds the networks, unless a spec names another one. A module class that sets this attribute
+    itself refuses unknown model settings, if it uses this catalog.
+    """
     own_settings: tuple[str, ...] = ("twin_q", "initial_alpha")
     """Names of the settings that the algorithm's config adds to the model config."""
     has_temperature = True
