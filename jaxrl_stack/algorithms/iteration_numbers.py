@@ -29,7 +29,7 @@ class Progress(NamedTuple):
 
     In a population, `num_episodes` is int64 ``[M]``, by member; other counters are equal for all members.
     `num_agent_steps` has the completed steps of each of several agents, ``{agent id: number}``; None for one agent.
-    `num_opponent_steps` is the part of these agent steps that snapshots of the policy have completed.
+    `num_opponent_steps` is the number of these agent steps in which snapshots of the policy acted.
     """
 
     iteration: int = 0

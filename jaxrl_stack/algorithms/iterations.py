@@ -129,8 +129,8 @@ class Iteration:
         Args:
             driver: Driver of the run.
             config: Config of the run.
-            number: Number of training steps of a recorded iteration that is repeated, independent of the config and the
-                clock; None otherwise.
+            number: Number of training steps, to repeat a recorded iteration regardless of the config and the clock;
+                None in all other iterations.
 
         Yields:
             None before each call of the driver's training step, at least once.
@@ -162,8 +162,8 @@ class Iteration:
         )
 
     def _has_lasted(self, seconds: float) -> bool:
-        """Whether `seconds` have passed since the start of the iteration. Joined processes use the clock of the first
-        process, so that all processes get the same answer.
+        """Whether `seconds` have passed since the start of the iteration. If several JAX processes train together, they
+        use the clock of the first process, so that all processes get the same answer.
         """
         if not seconds:
             return True

@@ -53,8 +53,8 @@ class MemberSettings:
         return config.env_config[name.removeprefix(ENV_CONFIG)] if _is_of_env(name) else config.stored_value(name)
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> list[str]:
-        """Copies settings, but not seeds, between population members. Returns the names of settings that had not been
-        changed in any member before.
+        """Copies settings, but not seeds, between population members. Returns the names of the copied settings that no
+        earlier call has changed in any member.
         """
         new = self._track(dict.fromkeys(name for own in self._settings for name in own))
         before, configs = [dict(own) for own in self._settings], list(self.configs)
@@ -71,15 +71,16 @@ class MemberSettings:
         """Returns a population member's config with new settings, without applying them.
 
         Raises:
-            ValueError: See `changed_config`; or ``env_config`` lacks an entry, or its new value is not a number.
+            ValueError: See `changed_config`; or ``env_config`` lacks a named entry, or the entry's new value is not a
+                number.
         """
         config = self.configs[member]
         of_env = {name: value for name, value in settings.items() if _is_of_env(name)}
         for name, value in of_env.items():
             if name.removeprefix(ENV_CONFIG) not in config.env_config or not isinstance(value, int | float):
                 raise ValueError(
-                    f"{call}: {name}={short(value)} is invalid. It must be a number for one of the entries "
-                    f"{sorted(config.env_config)} of env_config, such as {{'env_config/gravity': 9.8}}."
+                    f"{call}: {name}={short(value)} is invalid. Set one of the entries {sorted(config.env_config)} of "
+                    f"env_config to a number, such as {{'env_config/gravity': 9.8}}."
                 )
         others = {name: value for name, value in settings.items() if name not in of_env}
         if others or not of_env:
@@ -93,11 +94,11 @@ class MemberSettings:
     def taken_over(
         self, stored: Mapping[str, Sequence[Any]], call: str
     ) -> dict[int, tuple[dict[str, Any], AlgorithmConfig]]:
-        """Selects for each population member the changed settings of a single run that the member adopts. Returns these
-        settings in the form that `change` takes.
+        """Selects the settings that each population member adopts from a single run whose settings were changed during
+        training. Returns the selected settings in the form that `change` takes.
 
-        A member keeps a setting that its own settings name, and a setting whose value in its config differs from the
-        run's first value.
+        A member keeps its own value if its `Member.settings` or an earlier change names the setting, or if the value in
+        its config differs from the run's first value.
 
         Args:
             stored: ``{path: [first value, last value]}``, see `SettingChanges.get_state`.
@@ -125,8 +126,8 @@ class MemberSettings:
         return changes
 
     def change(self, changes: Mapping[int, tuple[Mapping[str, Any], AlgorithmConfig]]) -> list[str]:
-        """Applies new settings to population members. Returns the names of settings that had not been changed in any
-        member before.
+        """Applies new settings to population members. Returns the names of the new settings that no earlier call has
+        changed in any member.
 
         Args:
             changes: ``{member: (new settings, config that `changed` returned for these settings)}``.

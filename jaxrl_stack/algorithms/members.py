@@ -148,7 +148,9 @@ def _both_numbers(a: Any, b: Any) -> bool:
 
 
 def _with_env_of(config: AlgorithmConfig, other: AlgorithmConfig) -> AlgorithmConfig:
-    """Returns `config` with the ``env_config`` of `other`: `config` itself if both are equal, else an unfrozen copy."""
+    """Returns `config` with the ``env_config`` of `other`: an unfrozen copy, or `config` itself if nothing
+    changes.
+    """
     if same(config.env_config, other.env_config):
         return config
     return config.copy(copy_frozen=False).environment(env_config=dict(other.env_config))
@@ -163,7 +165,8 @@ def member_starts(
         configs: Frozen configs of the members.
         first: Config to which all are alike; see `are_alike`.
         template: Driver of `first`.
-        names: Leaves of ``env.params`` in which members may differ; None allows all leaves.
+        names: Leaves of ``env.params`` in which members may differ. None allows all leaves, and the results contain the
+            leaves that differ.
 
     Raises:
         ValueError: If an entry of ``env_config`` changes the environment in more than numbers of its ``params``,

@@ -110,7 +110,7 @@ def changed_modules(
             )
     if not set(removed) < {*present, *added}:
         what = (
-            "the only module. Call add_module() first, to replace it"
+            "the only module. Add another module first: add_module(...)"
             if set(removed) <= set(present)
             else f"an unknown module. Name one of {present}"
         )
@@ -176,8 +176,8 @@ def _config_with(
         added: Specs of new policies, by id.
         removed: Ids of policies to remove.
         overrides: Settings of new policies, by id.
-        keeps_mapping: Whether the agents keep their policies. Otherwise the copy contains the spaces of all policies,
-            because a policy without agents cannot derive its spaces.
+        keeps_mapping: Whether the agents keep their policies. If False, or if policies change, the copy contains the
+            spaces of all policies, because a policy without agents cannot derive its spaces.
     """
     other = config.copy(copy_frozen=False)
     keeps_policies = not added and not removed
@@ -282,7 +282,7 @@ def with_stored_modules(
     config: AlgorithmConfig, stored: Stored, modules: Stored, loader: ClassLoader, states: Mapping[str, Any]
 ) -> AlgorithmConfig:
     """Returns a config for continuing a stored run: `config`, and the policies that only the stored run has. All other
-    settings of `config` stay, also `policy_mapping_fn` and `policies_to_train`.
+    settings of `config` stay unchanged, including `policy_mapping_fn` and `policies_to_train`.
 
     Args:
         config: Config for the checkpoint of an algorithm.
@@ -292,7 +292,7 @@ def with_stored_modules(
         states: States of the modules, by id.
 
     Returns:
-        The config; `config` itself if it has all policies of the stored run.
+        The new config, or `config` itself if it has all policies of the stored run.
     """
     if not config.is_multi_agent:
         return config
@@ -305,8 +305,8 @@ def with_stored_modules(
 def match_modules(
     group: LearnerGroup, present: Collection[str], modules: Stored, loader: ClassLoader, states: Mapping[str, Any]
 ) -> None:
-    """Adds and removes modules of the learners, so that they have the same modules as a checkpoint. They can differ,
-    because the stored run may have added or removed modules.
+    """Adds and removes modules of the learners, so that the learners have the same modules as a checkpoint. The modules
+    differ if the stored run has added or removed modules.
 
     Args:
         group: Learners of a new algorithm.
@@ -343,7 +343,7 @@ def _with_known_spaces(spec: RLModuleSpec, spaces: Mapping[str, tuple[gym.Space,
             if not own or any(difference(one, own[0]) is not None for one in own):
                 raise ValueError(
                     f"add_module(module_spec=RLModuleSpec({name}=None)): {name} is required, because the policies have "
-                    f"different ones: {own}. Set {name}, or use RLModuleSpec.from_module(another module)."
+                    f"different {name}s: {own}. Set {name}, or use RLModuleSpec.from_module(another module)."
                 )
             setattr(spec, name, own[0])
     return spec

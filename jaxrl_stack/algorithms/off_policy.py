@@ -274,13 +274,13 @@ class OffPolicyConfig(AlgorithmConfig):
             several if issubclass(found, one) else one for one, several in pairs if issubclass(found, (one, several))
         )
         has, wanted = (
-            ("one agent", "several agents, by multi_agent(policies=...)")
+            ("one agent", "has several agents, because multi_agent(policies=...) is set")
             if self.is_multi_agent
-            else ("several agents", "one agent, without multi_agent(policies=...)")
+            else ("several agents", "has one agent, because multi_agent(policies=...) is not set")
         )
         raise ValueError(
             f"training(replay_buffer_config={{'type': {short(kind)}, ...}}): this type stores the steps of {has}, but "
-            f"the config has {wanted}. Use 'type': {other.__name__!r} or a subclass of it."
+            f"the config {wanted}. Use 'type': {other.__name__!r} or a subclass of it."
         )
 
     @property

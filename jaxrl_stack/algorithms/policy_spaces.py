@@ -34,7 +34,8 @@ def with_policies_of(config: Any, env: Any, spaces: SpacesById | None) -> Spaces
 def spaces_without_agent(
     config: Any, policy_id: str, given: tuple[gym.Space | None, gym.Space | None], spaces: SpacesById
 ) -> tuple[gym.Space, gym.Space]:
-    """Spaces of a policy that acts for no agent: the spaces in its config, or else the spaces of the other policies.
+    """Spaces of a policy that acts for no agent, from the policy's config. A space that the config lacks comes from the
+    other policies.
 
     Args:
         config: The config.

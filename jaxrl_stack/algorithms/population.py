@@ -498,7 +498,7 @@ class Population(Checkpointable):
         if not np.isfinite(values).any():
             raise ValueError(
                 f"No running member has a value of {key!r} in the last iteration. Call train() until an episode has "
-                "ended, or name another metric: best_member(key)."
+                "ended, or pass the path of another metric: best_member(key)."
             )
         return int(np.nanargmax(values))
 
@@ -875,4 +875,4 @@ class Population(Checkpointable):
 
 
 _MIDDLE = {"episode_return_mean": "iqm", "episode_return_max": "best", "episode_return_min": "worst"}
-"""Name of a return in `Population.middle` -> statistic of the members' mean returns that it has."""
+"""Return in `Population.middle` -> statistic of the members' mean returns that is its value."""

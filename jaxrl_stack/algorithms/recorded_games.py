@@ -123,7 +123,7 @@ def _rival(called: str, algorithm: Algorithm, against: Player) -> Policy | None:
         code = [*code_named_by(algorithm.config), *code_of_env(algorithm.config.env)]
         return load_player(f"{called}: the rival", against, allow=code).policy
     except FileNotFoundError as error:
-        known = f" or one of the snapshots {snapshots}" if snapshots else ""
+        known = f", or one of the snapshots {snapshots}" if snapshots else ""
         raise ValueError(
-            f"{called}: no snapshot or checkpoint has this name. Use 'random', or the path of a checkpoint{known}."
+            f"{called}: no snapshot or checkpoint has this name. Use 'random' or the path of a checkpoint{known}."
         ) from error

@@ -43,8 +43,8 @@ def record(
         recorded, own_fps = algorithm.driver.record(algorithm.iteration, seed, episodes)
         if not recorded:
             raise ValueError(
-                f"record() renders frames in episode callbacks, but {short(algorithm.config.env_runner_cls)} calls "
-                f"none. Call the callbacks on_episode_start and on_episode_step in this class, or use "
-                f"algorithm.get_policy().record(path, env)."
+                f"record() renders frames in episode callbacks, but env_runner_cls="
+                f"{short(algorithm.config.env_runner_cls)} calls none. Call the callbacks on_episode_start and "
+                f"on_episode_step in this class, or use algorithm.get_policy().record(path, env)."
             )
     return make_video(recorded, path, own_fps if fps is None else fps)

@@ -52,7 +52,7 @@ def known_result(config: AlgorithmConfig, module_ids: Sequence[str] = (DEFAULT_M
 
 
 def _is_of_package(value: Any) -> bool:
-    """Whether a value contains only data and code of this package, and no user code."""
+    """Whether a value contains no user code: only data, and functions and classes of this package."""
     if isinstance(value, Mapping):
         return all(_is_of_package(item) for item in value.values())
     if isinstance(value, list | tuple):

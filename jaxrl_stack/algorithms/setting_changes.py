@@ -63,7 +63,7 @@ def changed_config(config: AlgorithmConfig, settings: Mapping[str, Any], call: s
                 f"config.rl_module({OVERRIDES}={settings[OVERRIDES]!r})."
             )
         raise ValueError(
-            f"{call}({', '.join(names)}): the new values need other compiled programs. {_remedy(settings)}"
+            f"{call}({', '.join(names)}): the new values need newly compiled programs. {_remedy(settings)}"
         )
     _note_overridden(config, changed, names, call)
     return ChangedConfig(changed, names, tuple(_paths(config, changed, names)))

@@ -1,4 +1,4 @@
-"""Checks of setting values. Each check can describe the valid values, and has their type annotation as text."""
+"""Checks of setting values. For an invalid value, a check returns a description of valid values."""
 
 from __future__ import annotations
 

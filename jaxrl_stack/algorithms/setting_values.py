@@ -40,7 +40,7 @@ def is_search_space(value: Any) -> bool:
 
 def same(a: Any, b: Any, *, in_programs: bool = False) -> bool:
     """Whether two values are equal, including arrays and containers of arrays. Partial functions are equal if they have
-    equal functions and arguments. With `in_programs`, equal values of different types, such as 1 and 1.0, are
+    equal functions and arguments. With `in_programs`, equal numbers of different types, such as 1 and 1.0, are
     different, because compiled programs can depend on the type.
     """
     if a is b:

@@ -35,7 +35,7 @@ RUNNER, LEARNER, ALGORITHM, EVALUATION, CONFIG = "runner", "learner", "algorithm
 ACTORS = "actors"
 """Readers of a setting. Settings that only actors read have no effect if the environment runs on the device."""
 DATA = "data"
-"""Reader of a setting for recorded data, which has no effect if training samples an environment."""
+"""Reader of settings for recorded data. Such settings have no effect if training samples an environment."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ _CONNECTOR_SETTINGS = (EnvToModulePipeline.setting, ModuleToEnvPipeline.setting,
 
 @dataclasses.dataclass(frozen=True)
 class SavedCheckpoint:
-    """Result of `Algorithm.save`: the location of a checkpoint. Its attribute `checkpoint` is the object itself.
+    """Result of `Algorithm.save`: the location of a checkpoint, also under the attribute `checkpoint`.
 
     Attributes:
         path: Folder of the checkpoint.
@@ -199,8 +199,8 @@ def stored_config(
 
 
 def settings_left_out(stored: Stored) -> Collection[str]:
-    """Names of the settings that an algorithm's checkpoint lacks, because their values contain code or objects that it
-    cannot store, such as a lambda.
+    """Names of the settings that an algorithm's checkpoint lacks, because their values contain code or objects that
+    checkpoints cannot store, such as a lambda.
     """
     return _settings_left_out(stored.component().left_out)
 

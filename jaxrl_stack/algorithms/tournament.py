@@ -68,8 +68,8 @@ def run_tournament(
         )
     if isinstance(games, bool) or not isinstance(games, int) or games < 2 or games % 2:
         raise ValueError(
-            f"{_WHERE}(games={games!r}): must be a positive even number, because the players swap seats in half of the "
-            "games: games=200."
+            f"{_WHERE}(games={games!r}): must be a positive even number, such as games=200. The players swap seats "
+            "in half of the games."
         )
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise ValueError(f"{_WHERE}(max_steps={max_steps!r}): must be a positive integer.")

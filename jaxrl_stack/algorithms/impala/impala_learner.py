@@ -60,8 +60,9 @@ class VTraceLearner(Learner):
     """Base class of learners with V-trace. For each chunk of consecutive steps in a minibatch, it computes values,
     targets and advantages.
 
-    All three are computed with the current parameters in every minibatch. A minibatch consists of whole chunks: the T
-    steps at one index of the block's axis B, or ``max_seq_len`` steps for a module with a recurrent state.
+    All three are computed with the current parameters in every minibatch. A minibatch consists of whole chunks. A chunk
+    is one column of a rollout ``[T, B]`` (all T steps at one index of B), or ``max_seq_len`` steps for a module with a
+    recurrent state.
     """
 
     learns_from_sequences = True
@@ -104,8 +105,8 @@ class VTraceLearner(Learner):
             batch: Columns ``[N, L, ...]``.
 
         Returns:
-            Columns ``[N * L, ...]``. With a recurrent state, the unchanged columns if the module handles resets within
-            sequences, else columns ``[N * L, 1, ...]``, see `step_by_step`.
+            Without a recurrent state, columns ``[N * L, ...]``. With a recurrent state, the unchanged columns if the
+            module handles resets within sequences, else columns ``[N * L, 1, ...]``, see `step_by_step`.
         """
         template = self.template[module_id]
         if not template.is_stateful():

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ROWS_PER_PASS = 8192
 """Number of rows that the value function processes at a time."""
 STEPS_PER_COLUMN = 1024
-"""Number of consecutive rows in a sequence of a recurrent value function; sequences are processed in parallel."""
+"""Number of consecutive rows in each sequence that a recurrent value function processes; sequences run in parallel."""
 
 
 class MARWILStep(OfflineStep):

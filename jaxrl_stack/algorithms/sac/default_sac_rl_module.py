@@ -55,8 +55,8 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     rows_are_independent = True
     honours_action_mask = True
     default_catalog: type[SACCatalog] = SACCatalog
-    """Catalog class that builds the networks, unless a spec names another one. A module class that sets this attribute
-    itself refuses unknown model settings, if it uses this catalog.
+    """Catalog class that builds the networks, unless a spec names another catalog class. If a module class sets this
+    attribute in its own body and uses this catalog, the module refuses unknown model settings.
     """
     own_settings: tuple[str, ...] = ("twin_q", "initial_alpha")
     """Names of the settings that the algorithm's config adds to the model config."""
@@ -142,8 +142,9 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
             Continuous actions: `QF_PREDS` `[N]` are values of the batch's actions. The policy samples an action at each
             of both observations, with log-probabilities ``logp_resampled`` and ``logp_next_resampled`` `[N]`.
-            ``q_curr`` `[N]` is the minimum of the critics' values of the first action; its gradient reaches the policy
-            through the action, but not the critics' parameters. `QF_TARGET_NEXT` `[N]` is for the second action.
+            ``q_curr`` `[N]` is the minimum of the critics' values of the action at `OBS`. The gradient of ``q_curr``
+            reaches the policy through the action, but not the critics' parameters. `QF_TARGET_NEXT` `[N]` is for the
+            action at `NEXT_OBS`.
 
             Discrete actions: values are `[N, A]`, and the policy's `ACTION_PROBS`, `ACTION_LOG_PROBS`,
             `ACTION_PROBS_NEXT` and `ACTION_LOG_PROBS_NEXT` `[N, A]` replace sampled actions.

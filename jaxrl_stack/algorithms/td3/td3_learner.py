@@ -98,8 +98,8 @@ class TD3Learner(TargetNetworkUpdates, Learner):
 
     @property
     def _policy_is_due_now(self) -> Any:
-        """Whether the update that is being traced changes the policy: True, or a traced bool scalar. Without an update,
-        if losses are only evaluated, it is True.
+        """Whether the update that is being traced changes the policy: True, or a traced bool scalar. It is always
+        True if losses are only evaluated, without an update.
         """
         before = self.updates_so_far
         return True if before is None else self._policy_is_due(before + jnp.uint32(1))

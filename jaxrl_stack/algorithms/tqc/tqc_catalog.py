@@ -8,7 +8,7 @@ from typing import Any
 from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog, is_vector_of_floats
 
 TQC_MODEL_CONFIG: Mapping[str, Any] = {"n_quantiles": 25, "n_critics": 2, "top_quantiles_to_drop_per_net": 2}
-"""Settings of TQC's module besides SAC's settings, with their defaults; a TQCConfig fills in its settings."""
+"""Settings of TQC's module besides SAC's settings, with their defaults; a TQCConfig sets its own values."""
 
 
 class TQCCatalog(SACCatalog):
