@@ -50,7 +50,9 @@ class Packer:
 
 
 def batch_of(parts: Sequence[Part]) -> Batch:
-    """Combines the samples `parts` into the train batch of one update, and counts its env steps."""
+    """Creates the train batch of one update from the samples `parts`; `Batch.num_env_steps` is the sum of their env
+    steps.
+    """
     experience = Experience(tuple(parts))
     return Batch(experience, experience.num_env_steps)
 
@@ -63,7 +65,7 @@ class AggregatorActor(FaultAwareApply):
 
     def get_batch(self, number: int, parts: Sequence[Part]) -> tuple[tuple[int, Part], Any]:
         """Concatenates the samples of train batch `number`; returns ``((number, samples without columns), columns)``.
-        Callers request two Ray references, so that the columns stay in the object store.
+        Callers set ``num_returns=2``: then the columns stay in Ray's object store, and callers get a reference to them.
 
         Raises:
             LostExperienceError: If columns of a part are lost.
@@ -73,8 +75,8 @@ class AggregatorActor(FaultAwareApply):
 
 
 class Aggregation:
-    """Builds train batches in aggregator actors, which concatenate samples in separate processes. Without such actors,
-    a batch is ready as soon as its samples are collected.
+    """Concatenates the samples of train batches in aggregator actors (separate processes). Without such actors, a batch
+    is ready as soon as its samples are collected, and the learners concatenate them.
 
     Args:
         config: The algorithm's config.

@@ -117,7 +117,9 @@ class AsynchronousStep(TrainingStep):
         return self._feed, self.aggregation
 
     def _fill(self, feed: LearnerFeed, aggregation: Aggregation) -> None:
-        """Moves finished train batches to the `LearnerFeed`, which makes updates from them, until its queue is full."""
+        """Moves finished train batches to the queue of the `LearnerFeed`, which makes updates from them, until this
+        queue is full.
+        """
         while aggregation.ready and feed.has_room:
             give_away = self._drop if self.config._skip_learners else feed.put
             give_away(aggregation.ready.popleft())

@@ -194,8 +194,8 @@ class DeviceDriver(LocalDriver):
         return pipelines
 
     def _with_opponents(self, rollout: DeviceRollout, settings: OpponentSnapshots) -> DeviceRollout:
-        """Returns a copy of the training rollout in which snapshots of the policy `settings.of` play some of the
-        agents.
+        """Returns a copy of the training rollout with opponents: in all environments without self-play, snapshots
+        (earlier weights) of the policy `settings.of` control all agents except the first one.
         """
         if shared_observations(self.acting_modules[settings.of]):
             raise NotImplementedError(
@@ -245,7 +245,7 @@ class DeviceDriver(LocalDriver):
 
     def _make_program(self, rollout: DeviceRollout | None, record: StepRecord | None) -> DeviceProgram:
         """Creates the compiled program that runs a fixed number of training steps per call. `record` has the shapes of
-        the columns of a sampled step.
+        the columns that one step of a device's environments records; None without sampling.
         """
         learner, num_devices = self.learner, self.learner.num_devices
         return DeviceProgram(
@@ -265,8 +265,8 @@ class DeviceDriver(LocalDriver):
         )
 
     def _planned_training_steps(self) -> int:
-        """Computes the number of training steps that one call of the compiled program runs, from the config's minimum
-        number of steps per iteration; 1 if control returns to the host after every training step.
+        """Computes the number of training steps per call of the compiled program. It is 1 if control returns to the
+        host after every training step; otherwise it follows from the config's minimum number of steps per iteration.
         """
         config, plan = self.config, self.plan
         wanted, each = config.min_sample_timesteps_per_iteration, plan.num_env_steps * self.counted_per_env_step
@@ -277,9 +277,9 @@ class DeviceDriver(LocalDriver):
         return 1 if number > 1 and self._returns_to_host() else number
 
     def _planned_counts(self, update_of_rows: UpdatePlan) -> dict[str, Any]:
-        """Returns the sizes of an update (minibatches, steps, rows of each module), from which the learner counts
-        trained env steps and module steps. `update_of_rows` is the plan of an update on rows (of a replay buffer or a
-        data set), which is used if the training step plans no update on samples.
+        """Returns the sizes of an update (minibatches, time steps, batch size of each module), from which the learner
+        counts trained env steps and module steps. If the training step does not update on samples, but on rows of a
+        replay buffer or a data set, the update's plan is `update_of_rows`.
         """
         learner, update = self.learner, self.plan.update
         num_columns = 1 if update is None else self._num_envs * update.samples.num_shares
@@ -365,8 +365,8 @@ class DeviceDriver(LocalDriver):
         return self.num_training_steps_per_call * self.plan.num_env_steps
 
     def num_warm_up_steps(self, num_env_steps: int) -> Any:
-        """Returns the number of training steps without an update in the program's next call, int32: updates begin when
-        `learning_starts` env steps have been sampled. None if every training step updates.
+        """Returns the number of training steps in the program's next call that only sample, because fewer than
+        `learning_starts` env steps have been sampled when they end; int32. None if every training step updates.
         """
         if self.step.learning_starts is None:
             return None
@@ -428,11 +428,11 @@ class DeviceDriver(LocalDriver):
 
     @contextlib.contextmanager
     def recording(self, recorder: Recorder) -> Iterator[IterationRecord]:
-        """Context that records the updates and episodes of each call of the training program. A second compiled program
-        makes the records.
+        """Context in which each call of the training program also records its updates and episodes. A second compiled
+        program makes the records.
 
-        The second program runs first, from the same state. The training state comes from the program of training, so
-        that its bits do not depend on the recording.
+        The second program runs before the training program, from the same state. The new training state comes from the
+        training program, so that its bits do not depend on the recording.
 
         Args:
             recorder: Sizes of the records.
@@ -625,12 +625,12 @@ class DeviceDriver(LocalDriver):
         self._snapshots.changed(before, self.shards.state, change)
 
     def go_on_as(self, learner: Any, runner: Any, kept: Any, *, num_env_steps: int) -> None:
-        """Continues the training of another driver that used one device: copies that driver's learner, runner and
-        replay buffer from host arrays to the devices of this driver.
+        """Continues the training of another driver, which used one device: copies that driver's learner, runner and
+        replay buffer, given as host arrays, to the devices of this driver.
 
         Args:
-            learner, runner, kept: See `TrainState`; of one device, without the device axis. Without `kept`, the
-                training step starts with no kept data.
+            learner, runner, kept: See `TrainState`; of one device, without the device axis. If `kept` is None, the
+                training step starts with new kept data, such as an empty replay buffer.
             num_env_steps: Lifetime env steps.
         """
         self.learner.place(learner)

@@ -75,8 +75,8 @@ class DeviceEvaluation(Evaluation):
         self._group = EnvRunnerGroup(self._runner, num_env_runners=0, is_evaluation=True)
 
     def _own(self, spec: MultiRLModuleSpec | None) -> MultiRLModuleSpec:
-        """Returns the spec of the modules that act in evaluation, without the parts that only training needs
-        (``inference_only=True``).
+        """Returns the spec of the evaluation's modules with ``inference_only=True``, which leaves out modules, and
+        parts of modules, that only training needs.
         """
         driver = self._driver
         config = driver.config if spec is None else self.config
@@ -95,8 +95,8 @@ class DeviceEvaluation(Evaluation):
             self._fetched.fetch()
 
     def _key(self, iteration: int, call: int) -> jax.Array:
-        """PRNG key of one evaluation, from the iteration and from `call`, the number of evaluations since that
-        iteration.
+        """PRNG key of one evaluation, derived from `iteration`, the number of iterations done, and from `call`, the
+        number of earlier evaluations since the last iteration.
         """
         key = stream_key(self._runner.config.root_seed, Stream.EVALUATION)
         return jax.random.fold_in(jax.random.fold_in(key, iteration), call)

@@ -1,4 +1,6 @@
-"""Compiled part of the on-device driver: one program that samples, updates, and stores replay buffers or data sets."""
+"""Compiled part of the on-device driver: one program that samples, updates, and reads and writes replay buffers (or
+reads data sets).
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,7 @@ class CallRecord:
 
 
 class UpdateRecorder:
-    """Sizes and array shapes of the records of updates that a program makes for `inspect()`.
+    """Sizes and array shapes of the records that a program makes of its updates, for `inspect()`.
 
     The shapes are known after a first trace of the program; see `DeviceDriver.recording`.
 
@@ -112,8 +114,8 @@ class UpdateRecorder:
         self.shapes, self._found = None, None
 
     def fit(self, record: Any) -> Any:
-        """Checks that the recordings of all updates have the same array shapes. Returns these shapes, but None in the
-        first trace of the program, which determines them.
+        """Checks that `record`, the record of one update, has the same array shapes as the records of earlier updates.
+        Returns the shapes; None during the first trace of the program, which only finds them.
 
         Raises:
             ValueError: If the updates of a training step have different shapes.
@@ -128,14 +130,16 @@ class UpdateRecorder:
         return self.shapes
 
     def end_first_trace(self) -> None:
-        """Sets the shapes of update recordings, for all later traces, to the shapes that the first trace has found."""
+        """Sets the array shapes of the updates' records, for all later traces, to the shapes that the first trace has
+        found.
+        """
         self.shapes = self._found
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceProgram(Place):
-    """Compiled program that runs K training steps. Implements `Place`, the operations (sample, update, draw) that a
-    training step calls.
+    """Compiled program that runs K training steps per call. Implements `Place`: the operations, such as sample, update
+    and draw, that a training step calls.
 
     The number of steps before learning starts is an argument, so that one program serves all calls and kept data stays
     in place. The program reduces over an axis of devices, or over none: with vmap, it trains the members of a
@@ -276,8 +280,8 @@ class DeviceProgram(Place):
         )
 
     def _watched(self, runner: Any) -> Any:
-        """Returns the states of the first W environments of the device, which are recorded for rendering, ``[W, ...]``;
-        () if none are recorded.
+        """Returns the states of the device's first W environments (`UpdateRecorder.num_watched`), ``[W, ...]``; they
+        are recorded to render these environments' episodes later. () if none are recorded.
         """
         number = 0 if self.recorder is None else self.recorder.num_watched
         if not number:
@@ -286,8 +290,8 @@ class DeviceProgram(Place):
 
     def _block_of(self, columns: Any, shown: Any) -> Any:
         """Selects the sampled columns that the program returns to the host, for callbacks, files and the search for
-        NaNs: the columns by agent (`shown`) if the rollout records these, else the columns by module (`columns`); () if
-        the host needs none.
+        NaNs: `shown`, the columns by agent, if the rollout records columns by agent; otherwise `columns`, the columns
+        by module. () if the host needs none.
         """
         if not self.records_block:
             return ()
@@ -399,8 +403,8 @@ class DeviceProgram(Place):
         return dataclasses.replace(state, timesteps=counters.add(state.timesteps, number))
 
     def _acting_context(self, state: TrainState) -> ConnectorContext:
-        """Returns the connector context for rollout steps: weights, settings and step counters, from which exploration
-        schedules compute their present values.
+        """Returns the connector context for rollout steps: weights, values of traced settings, and the lifetime number
+        of env steps. Exploration schedules compute their present values from this number.
         """
         assert self.rollout is not None
         of_state = (state.learner.params, state.learner.rest, self.values(state), state.timesteps)
@@ -447,7 +451,7 @@ class DeviceProgram(Place):
         return dataclasses.replace(state, learner=learner), Flat.of(learned), logged
 
     def _with_record(self, state: TrainState, record: Any) -> TrainState:
-        """Writes the recording of one update into the state's array of recorded updates, and returns the new state."""
+        """Writes the record of one update into the state's array of records, and returns the new state."""
         assert self.recorder is not None
         sampler, shapes = state.runner, self.recorder.fit(record)
         if shapes is None:  # the trace only finds the shapes
@@ -469,8 +473,8 @@ class DeviceProgram(Place):
         return dataclasses.replace(state, runner=sampler), numbers
 
     def has_sampled(self, num_steps: int) -> bool:
-        """Whether enough steps have been sampled for updates to begin. This bool is fixed while tracing: training steps
-        before and after that point run in separate loops.
+        """Whether enough steps have been sampled for updates to begin. The program has one loop of training steps
+        without updates and one loop of later training steps; in each loop, the result is a fixed Python bool.
         """
         assert num_steps == self.step.learning_starts
         return self.is_warm

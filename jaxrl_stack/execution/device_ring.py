@@ -42,8 +42,8 @@ class DeviceRing:
         what: Form of the drawn items.
         ring: Static part of the ring of each device.
         recorded: Shapes of the columns that the environments of a device record, ``[T, B, ...]``.
-        num_agents: Number of the module's agents, each with a column in each environment; None for single-agent
-            environments.
+        num_agents: Number of the module's agents; the batch axis B has one row per agent and environment. None for
+            single-agent environments.
         num_draws: Draws of one training step.
         beta: Exponent of importance weights.
         stream: Name of its random stream.
@@ -253,7 +253,8 @@ class RingContents(Checkpointable):
             self.take(self.checked(state))
 
     def checked(self, state: Mapping[str, Any]) -> Any:
-        """Converts a state of the ring buffers to host arrays, and checks their number of devices, shapes and dtypes.
+        """Converts a saved state of the ring buffers to host arrays. Checks that the number of devices, the shapes and
+        the dtypes are the same as in the present ring buffers.
 
         Raises:
             ValueError: See `set_state`.
@@ -304,8 +305,8 @@ class RingsOfModules(Checkpointable):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores the modules' ring buffers from a state that `get_state` returned; does nothing for an empty state.
-        Modules that are missing in the state start with empty buffers, because their episodes do not continue; modules
-        that only the state has are ignored.
+        If the state lacks a module, the module's buffer is emptied, because the episodes in it do not continue. Entries
+        of other modules in the state are ignored.
 
         Raises:
             ValueError: If it has none of the modules, or the state of a module does not fit (`RingContents.set_state`).
@@ -317,8 +318,8 @@ class RingsOfModules(Checkpointable):
         if not own.keys() & state.keys():
             raise ValueError(
                 f"The saved replay buffer has steps of the modules {sorted(state)[:5]}, but this algorithm has the "
-                f"modules {sorted(own)}. Restore a run that has one of these modules, or leave the replay buffer out: "
-                f"get_state(not_components='replay_buffer')."
+                f"modules {sorted(own)}. Restore a run that has one of these modules, or the saved run's state without "
+                f"its buffer: get_state(not_components='replay_buffer')."
             )
         restored = {module_id: of.checked(state[module_id]) for module_id, of in own.items() if module_id in state}
         for module_id, rings in restored.items():

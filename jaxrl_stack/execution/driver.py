@@ -290,8 +290,8 @@ class Driver(abc.ABC):
 
     def sync_evaluation(self, iteration: int, call: int = 0) -> None:
         """Prepares an evaluation that runs at the same time as training: passes the current weights and connector
-        statistics to the evaluation's EnvRunners. An evaluation on held-out data runs immediately instead, because it
-        uses the learners, which train next.
+        statistics to the evaluation's EnvRunners. If there is also an evaluation on held-out data, runs it immediately,
+        before the learners, which it uses, begin to train.
 
         Args:
             iteration, call: See `evaluate`.
@@ -304,7 +304,7 @@ class Driver(abc.ABC):
 
         Args:
             iteration: Iterations done; it determines the seed.
-            call: Evaluations since that iteration; it also determines the seed.
+            call: Number of earlier evaluations since the last iteration; it also determines the seed.
             is_training: Returns whether the concurrent training step still runs, for an evaluation next to training,
                 after `sync_evaluation`.
 
@@ -352,8 +352,8 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def acting_parts(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """Returns the modules, without current weights, and the env-to-module and module-to-env pipelines of one
-        module, without current states.
+        """Returns the modules, and the env-to-module and module-to-env pipelines of one module. Weights and pipeline
+        states may be out of date; callers that need the current ones set them.
 
         Args:
             module_id: Id of the module. A module without agents uses the pipelines of the first module with agents.
@@ -379,7 +379,7 @@ class Driver(abc.ABC):
 
     @property
     def may_skip_steps(self) -> bool:
-        """Whether agents may wait while others act. Rows of the batch without a completed step of their agent are then
+        """Whether agents may wait while others act. If so, each batch row in which the row's agent completed no step is
         masked.
         """
         return self.jax_env is not None and not self.jax_env.everybody_acts
@@ -402,7 +402,7 @@ class Driver(abc.ABC):
     @abc.abstractmethod
     def components(self) -> list[tuple[str, Any]]:
         """Parts of the algorithm with separate folders in checkpoints, such as the learners: pairs ``(name,
-        Checkpointable)``, or ``(name, description)`` for a part that may be in an actor.
+        Checkpointable)``; or ``(name, Component)``, with a description of the part, if the part may be in an actor.
         """
 
     @abc.abstractmethod
@@ -429,8 +429,8 @@ class Driver(abc.ABC):
         return None if replay is None or not self.config.store_buffer_in_checkpoints else replay
 
     def set_replay_state(self, state: dict[str, Any]) -> None:
-        """Restores the replay buffer, after all other components. `state` is the complete state of a driver: a result
-        of `get_state`, and the state of `stored_replay` if it was saved.
+        """Restores the replay buffer; called after `set_state`. `state` is a result of `get_state`. If the replay
+        buffer was saved, it also has the state of `stored_replay`, under ``"replay_buffer"``.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.
@@ -438,8 +438,9 @@ class Driver(abc.ABC):
         self.step.set_kept_state(self, state)
 
     def write_output(self) -> None:
-        """Closes the files that record sampled steps, to make them readable; unfinished episodes are not written
-        yet."""
+        """Closes the files that record sampled steps, so that they can be read. Steps of unfinished episodes are
+        written later, to other files.
+        """
         self.env_runner_group.write_output()
         self.evaluation.write_output()
 

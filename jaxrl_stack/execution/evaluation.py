@@ -93,7 +93,7 @@ def health_of_runners(group: EnvRunnerGroup) -> dict[str, int]:
 
 
 def numbers_of_episodes(episodes: EndedEpisodes, num_env_steps: int, module_map: ModuleMap) -> dict[str, Any]:
-    """Statistics of the episodes of an evaluation, and counts of its episodes and steps.
+    """Statistics (returns, lengths) of an evaluation's finished episodes, and the numbers of its episodes and steps.
 
     Steps of several agents are not included, because their runners log them.
 
@@ -118,8 +118,8 @@ def _rounds(
     config: AlgorithmConfig, ids: Sequence[int], shares: Sequence[Share], is_training: Callable[[], bool] | None
 ) -> Iterator[Amounts]:
     """Yields the number of episodes or steps that each EnvRunner samples in the next round of an evaluation. With
-    ``evaluation_duration="auto"``, a round takes about a second, by the sampling speed so far (`shares`), and
-    rounds continue until training ends.
+    ``evaluation_duration="auto"``, rounds continue until training ends; each takes about a second, estimated from the
+    sampling speed of earlier rounds (`shares`).
     """
     if config.evaluation_duration != "auto":
         duration = int(config.evaluation_duration)
@@ -276,8 +276,8 @@ class Evaluation(abc.ABC):
         return bool(driver.config.evaluation_interval) or not driver.step.needs_env
 
     def described_runner(self) -> Any:
-        """Returns the evaluation's EnvRunner for checkpoints, or a description of the EnvRunner if it may be in an
-        actor. Returns None if checkpoints contain no EnvRunner of this evaluation.
+        """Returns the evaluation's EnvRunner as a part of checkpoints; only its description (`Component`) if it may be
+        in an actor. None if checkpoints contain no EnvRunner of this evaluation.
         """
         return None
 

@@ -42,7 +42,8 @@ class Facts(abc.ABC):
         acting_modules: Templates of the acting modules.
         recorded: Recorded columns of a step, by module; {} if nothing is sampled.
         counted_per_env_step: See `Driver`.
-        may_skip_steps: Whether agents may wait while others act, so that rows without a completed step are masked.
+        may_skip_steps: Whether agents may wait while others act. If so, each batch row in which the row's agent
+            completed no step is masked.
     """
 
     step_name: str
@@ -86,8 +87,8 @@ class Facts(abc.ABC):
         return {mid: self.spaces[mid] for mid in self.module_map.agents_of}
 
     def num_rows(self, num_envs: int) -> dict[str, int]:
-        """Returns the size of each module's batch axis (agents times environments) for `num_envs` environments,
-        ``{module_id: number}``.
+        """Returns the size of each module's batch axis for `num_envs` environments, ``{module_id: size}``: one row for
+        each of the module's agents in each environment.
         """
         return self.module_map.num_rows(num_envs)
 
@@ -104,7 +105,8 @@ class Facts(abc.ABC):
         all_final_obs: bool = False,
         may_stay_remote: bool = False,
     ) -> SamplePlan:
-        """Plans a `Place.sample` call: number of steps, and layout of each module's columns.
+        """Plans a `Place.sample` call: the number of steps, and the array layout (stacked frames, recurrent chunks) of
+        each module's columns.
 
         Args:
             num_steps: ``T``, steps of each environment in a share.
@@ -160,8 +162,8 @@ class Facts(abc.ABC):
                 continue
             if missing := [name for name in names if name not in step.columns]:
                 raise ValueError(
-                    f"columns_from_acting declares the columns {missing}, but a sampled step of module {mid!r} has "
-                    f"only {sorted(step.columns)}. Return them from {type(self.acting_modules[mid]).__name__}."
+                    f"columns_from_acting declares the columns {missing}, but sampled steps of module {mid!r} have "
+                    f"only {sorted(step.columns)}. Return {missing} from {type(self.acting_modules[mid]).__name__}."
                     f"forward_exploration(), add an env-to-module connector that makes them, or return them in the "
                     f"`info` of a single-agent JAX environment."
                 )
@@ -180,8 +182,9 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def num_stacked_frames(self) -> dict[str, int]:
-        """Number n of frames that each module's observations stack, ``{module_id: n}``, so that samples and replay
-        buffers can store only the newest frame of each step. 1 if they must store whole observations.
+        """Number of frames that each module's observations stack, ``{module_id: number}``. With more than 1 frame,
+        samples and replay buffers can store only the newest frame of each step. If they must store whole observations,
+        the number is 1.
         """
 
     # ------------------------------------------------------------------------------------------------ host or device
@@ -204,8 +207,8 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def sampled_at_once(self, samples: SamplePlan) -> tuple[int, Mapping[str, Layout]]:
-        """Returns ``(T, layouts)`` for one EnvRunner's rollout: the number of steps, and the array layouts (stacked
-        frames, recurrent chunks) of modules whose columns do not have the shapes of recorded steps.
+        """Returns ``(T, layouts)`` for one EnvRunner's rollout: the number of steps, and array layouts (stacked frames,
+        recurrent chunks) by module. The columns of modules without an entry have the shapes of recorded steps.
         """
 
     @abc.abstractmethod
@@ -303,9 +306,10 @@ class DeviceFacts(Facts):
         plan = learner.plan(**sizes)
         if num_columns % plan.num_shards:
             raise ValueError(
-                f"num_shuffle_shards={plan.num_shards} must divide the number of sampled fragments in a train batch, "
-                f"{num_columns} (num_envs_per_env_runner={self.num_envs} * {num_columns // self.num_envs} fragments of "
-                "each environment). Set it to a divisor, or change num_envs_per_env_runner."
+                f"num_shuffle_shards={plan.num_shards} must divide the {num_columns} sampled fragments of a train "
+                f"batch (num_envs_per_env_runner={self.num_envs} * {num_columns // self.num_envs} of each "
+                f"environment). Set num_shuffle_shards to a divisor of {num_columns}, or change "
+                f"num_envs_per_env_runner."
             )
         return SampledUpdate(samples, plan)
 

@@ -54,8 +54,8 @@ class FiniteCheck:
     def after_call(
         self, iteration: int, settings: Any, learned: Mapping[Any, Any], block: Any, before: tuple[Any, Any] | None
     ) -> None:
-        """Checks one call of the driver's program for NaN and infinity in losses, returns and observations; raises an
-        error, or logs a warning, that names where the first one occurred.
+        """Checks losses, returns and observations of one call of the driver's program. If one is NaN or infinite,
+        searches for the first such reward or observation, and raises an error (or logs a warning) that names it.
 
         Args:
             iteration: Number of the iteration, for the message.
@@ -85,7 +85,7 @@ class FiniteCheck:
         message = self._described(found, iteration)
         if self._stops:
             raise NotFiniteError(
-                f"{message} Repair the environment (check_jax_env looks for such values), or continue with "
+                f"{message} Repair the environment (check_jax_env() checks rewards and observations), or continue with "
                 f"debugging(check_nans=False), which only warns."
             )
         self._has_said_env = True
@@ -143,8 +143,8 @@ class FiniteCheck:
         return min(found, default=None)
 
     def _first_kept(self, kept: Mapping[str, Mapping[str, np.ndarray]]) -> NotUsable | None:
-        """Finds the first NaN or infinity among the steps in the replay buffer; step 0 is the first step of the
-        program's last call.
+        """Finds the first NaN or infinity among the steps in the replay buffer. Steps count from the first step of the
+        program's last call (step 0); older steps are negative.
         """
         found = []
         columns = [column for of_module in kept.values() for column in of_module.items()]

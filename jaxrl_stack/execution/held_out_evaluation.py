@@ -46,7 +46,8 @@ class HeldOutRows:
         if not isinstance(rows, Experience) or not rows.is_rows:
             raise TypeError(
                 f"{method} returned {type(rows).__name__}, not an Experience of rows. Return "
-                f"Experience.of_rows({{module_id: {{column: array of rows}}}}) in every call, or None in every call."
+                f"Experience.of_rows({{module_id: {{column: array of rows}}}}) in every call; or return None in every "
+                f"call, for no evaluation on data."
             )
         num_rows = {mid: num_rows_of(columns) for mid, columns in rows.modules.items()}
         if not num_rows or not all(num_rows.values()):
@@ -85,7 +86,7 @@ class HeldOutEvaluation:
 
         Args:
             iteration: Iterations done.
-            call: Evaluations since that iteration.
+            call: Number of earlier evaluations since the last iteration.
 
         Returns:
             ``{"offline_eval_runners": {module_id: {"total_eval_loss": float, ...}, ...}}``: for each module the loss,

@@ -401,8 +401,7 @@ class TrainingStep(abc.ABC):
         return None
 
     def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:  # noqa: B027 - most keep nothing
-        """Restores the replay buffer, after all other components. `state` is the state of the whole driver, with all
-        its components.
+        """Restores the replay buffer, after all other components; for `state`, see `Driver.set_replay_state`.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.
