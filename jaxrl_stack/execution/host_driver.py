@@ -169,7 +169,9 @@ class HostDriver(LocalDriver):
 
     @property
     def num_env_steps_lost(self) -> int:
-        """Lifetime env steps of train batches that were lost with a node, and sampled again."""
+        """Lifetime env steps that were lost with a node before an update read them; the train batches are then sampled
+        again.
+        """
         return self._log.num_env_steps_lost
 
     @property
@@ -190,7 +192,7 @@ class HostDriver(LocalDriver):
     # -------------------------------------------------------------------------------------------------- training
 
     def _can_sample_blocks(self) -> bool:
-        """Whether runners return sampled steps as arrays, without building episodes."""
+        """Whether runners return blocks: sampled steps as arrays, without episode objects."""
         return (
             self.config.batch_mode == "truncate_episodes"
             # The number of vector steps in which agents complete so many follows from what they do.
@@ -327,8 +329,9 @@ class HostDriver(LocalDriver):
 
     @property
     def _runners_keep_their_own(self) -> bool:
-        """Whether each actor has its own connector statistics, because these are not merged. Statistics of the first
-        actor then represent all.
+        """Whether each EnvRunner actor keeps its own connector statistics, because the config does not merge them.
+        Where one state is needed, for example by evaluations and policies, the statistics of the first healthy actor
+        are used.
         """
         return bool(self.env_runner_group.num_remote_env_runners()) and not merges_env_runner_states(self.config)
 

@@ -112,8 +112,8 @@ class Timers(dict[str, float]):
 
 
 class HostPlace(AsynchronousPlace):
-    """Operations of a training step on the host: EnvRunners in this process or in actors sample, compiled updates
-    learn.
+    """Operations of a training step on the host: sampling by EnvRunners, in this process or in actors, and compiled
+    updates of the learners.
 
     Args:
         config: The algorithm's config.
@@ -182,8 +182,8 @@ class HostPlace(AsynchronousPlace):
         return Sampled(state, self._taken_in(blocks, started))
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Asks every idle EnvRunner actor to sample one share of the plan. An EnvRunner in this process samples in
-        `collect` instead.
+        """Asks every idle EnvRunner actor to sample one share of the plan (T steps of each of its environments). An
+        EnvRunner in this process samples in `collect` instead.
         """
         if not self._has_requested:
             self._has_requested = True
@@ -290,8 +290,8 @@ class HostPlace(AsynchronousPlace):
         self._learned, self._learned_from_rows = metrics, False
 
     def note_lag(self, num_updates: float) -> None:
-        """Stores the policy lag: the number of updates between the weights with which the samples were made and the
-        newest weights.
+        """Stores the policy lag of the last update: the number of updates between the weights that sampled its batch
+        and the weights from which the update started.
         """
         for metrics in self._learned:
             for module_id in metrics.keys() - {ALL_MODULES}:
@@ -400,7 +400,7 @@ class HostPlace(AsynchronousPlace):
         return result
 
     def results(self) -> dict[str, Any]:
-        """Runners' metrics and timers of an iteration, nested as in the result of `Algorithm.train`."""
+        """Metrics of the EnvRunners, and the timers of an iteration, nested as in the result of `Algorithm.train`."""
         if self._sampler is not None:
             self._log.metrics.aggregate([self._sampler.take_metrics()])
         sampling: dict[str, Any] = {}

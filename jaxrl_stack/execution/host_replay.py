@@ -116,7 +116,9 @@ class HostReplay:
     # ---------------------------------------------------------------------------------------------------------- filling
 
     def init(self) -> Any:
-        """Returns the buffer; if it is empty and the config names recorded steps, adds these first."""
+        """Returns the replay buffer. If it is empty and the config names recorded steps to start with, first adds these
+        steps to it.
+        """
         if self._start is not None and not len(self._buffer):
             (mid,) = self._forms
             for number, columns in enumerate(self._start.blocks(1, self.capacity)):

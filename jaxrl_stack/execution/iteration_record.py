@@ -39,15 +39,15 @@ class EpisodeRecord(NamedTuple):
 
 
 class ColumnOrder(NamedTuple):
-    """Order of R sampling rounds, the agents and B environments along the batch axis of the columns that a device
-    samples, ``[T, R * agents * B]``.
+    """Layout of the batch axis of the columns that a device samples, ``[T, R * agents * B]``: R sampling rounds, the
+    agents of a module, and B environments. `place` decodes an index on this axis.
 
     Attributes:
         num_envs: ``B``, number of environments of one device.
         num_steps: ``T``.
         num_shares: ``R``, number of successive sampling rounds of ``T`` steps.
         num_slots: Number of agents, by module.
-        is_by_agent: Whether the columns of an agent are adjacent over all sampling rounds, by module.
+        is_by_agent: Whether all sampling rounds of an agent are adjacent on the batch axis, by module.
     """
 
     num_envs: int
@@ -57,8 +57,8 @@ class ColumnOrder(NamedTuple):
     is_by_agent: dict[str, bool]
 
     def place(self, module_id: str, column: int) -> tuple[int, int, int]:
-        """Finds the sampling round, the agent (its index in the module) and the environment to which a sampled column
-        belongs.
+        """Returns the sampling round, the agent (its index in the module) and the environment of `column`, an index on
+        the batch axis.
         """
         num_slots = self.num_slots.get(module_id, 1)
         others, env = divmod(column, self.num_envs)
@@ -125,7 +125,7 @@ class IterationRecord:
     """Records of the updates and episodes of an iteration, which `inspect` shows to users.
 
     Attributes:
-        columns: Order of the columns of sampled blocks; None if unknown.
+        columns: Layout of the batch axis of sampled columns; None if unknown.
         agents: Agents of JAX environments if there are several.
         drawings: Frames of episodes; None if the environment draws none.
         updates: `Record` of each update, NumPy leaves ``[D, minibatches, ...]``.
@@ -167,8 +167,8 @@ class IterationRecord:
         if number > planned * num_training_steps:
             made = -(-number // num_training_steps)
             raise ValueError(
-                f"inspect() can record plan.num_updates={planned} updates of a training step, but the step made "
-                f"{made}. Set self.num_updates = {made} in plan()."
+                f"inspect() records at most plan.num_updates={planned} updates of a training step, but the step made "
+                f"{made}. Set self.num_updates = {made} in the plan() of the training step."
             )
         for i in range(number):
             self.add_update({path: leaf[:, i] for path, leaf in call.updates.items()})

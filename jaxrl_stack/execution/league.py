@@ -82,8 +82,8 @@ class League:
         return (dataclasses.replace(runner, opponents=opponents),)
 
     def _with_index(self, runner: Any, index: Any) -> tuple[Any]:
-        """Returns a device's runner state (environments, opponents) in which `index` selects the snapshot that each
-        block of environments plays against.
+        """Returns a device's runner state (environments, opponents) with newly assigned opponents: block k, a group of
+        environments, plays against the snapshot stored at ``index[k]``.
         """
         lengths = runner.episodes.episode_length
         opponents, acting = self._opponents.with_index(runner.opponents, runner.modules[OPPONENTS], lengths, index)
@@ -101,8 +101,8 @@ class League:
         self._add_snapshot()
 
     def after_training_step(self, iteration: int) -> None:
-        """Counts the games of a training step. Then adds a snapshot if one is due, or draws opponents for blocks
-        (groups with one opponent) of environments that have finished enough games.
+        """Counts the games of a training step. Adds a snapshot if one is due. Otherwise draws a new opponent for each
+        block (group of environments with one opponent) that has finished as many games as it has environments.
 
         Args:
             iteration: Number of the running iteration.
@@ -167,8 +167,8 @@ class League:
         return snapshot_name(number)
 
     def _place(self) -> int:
-        """Returns the index at which the next snapshot is stored in the device arrays of snapshots: an empty index, or
-        one to overwrite.
+        """Returns the index in the device arrays at which the next snapshot is stored: an unused index, or the index of
+        the snapshot that is overwritten.
         """
         empty = np.flatnonzero(self._numbers == NO_SNAPSHOT)
         if empty.size:
@@ -240,7 +240,7 @@ class League:
         return importlib.import_module("jaxrl_stack.runs.ratings").GameResults(players, wins, draws)
 
     def plot(self, path: str | os.PathLike[str] | None = None, title: str | None = None) -> RunFigure:
-        """Draws a figure: Elo ratings of the league's players, and next to them a matrix of win rates; see
+        """Plots the Elo ratings of the league's players, and next to them a matrix of their win rates; see
         `GameResults.plot`.
         """
         return self.games().plot(path, title)
@@ -309,8 +309,8 @@ class League:
         return known[name]
 
     def _all_games(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yields ``(number of snapshots when the games were played, number of the opponent, counts)``. The counts are
-        wins, draws and losses.
+        """Yields ``(n, k, counts)`` for all games: `counts` has the policy's wins, draws and losses against snapshot k,
+        in games that were played when n snapshots had been added.
         """
         for period, games in self._games.items():
             for number, own in games.items():

@@ -131,8 +131,8 @@ class LearnerFeed(abc.ABC):
             self._ledger.settle(dropped, "dropped")
 
     def _note(self, batch: Batch, num_updates_before: int) -> None:
-        """Counts an update and the steps of its batch, and stores the batch's policy lag: the number of updates
-        between the weights with which the batch was sampled and the weights that the update changed.
+        """Counts an update and the steps of its batch, and stores the policy lag: the number of updates between the
+        weights that sampled the batch and the weights from which the update started.
         """
         self._ledger.settle(batch, "trained")
         self._learned.num_updates += 1
@@ -244,7 +244,8 @@ class LearnerThread(LearnerFeed):
 
 
 class LearnerCalls(LearnerFeed):
-    """Sends a few updates in advance to learner actors, which process them in sequence.
+    """Sends train batches to learner actors, a few of them before earlier updates are finished. The actors make the
+    updates in sequence.
 
     Attributes:
         max_pending: Maximum of sent, unanswered updates: a running and a waiting one keep a learner busy, and more
@@ -282,7 +283,9 @@ class LearnerCalls(LearnerFeed):
             self._settle()
 
     def _settle(self) -> None:
-        """Counts the steps of finished updates as trained, and steps of updates lost with a dead learner as lost."""
+        """Reads the results of finished updates, and counts the steps of their batches as trained. If an update failed
+        or was lost with a dead learner actor, counts the steps of its batch as lost.
+        """
         outcomes = self._updates.finished()
         num_pending = len(self._updates.pending_refs())
         for outcome in outcomes:

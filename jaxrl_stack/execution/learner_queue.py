@@ -35,7 +35,8 @@ class Ledger:
 
 @dataclasses.dataclass(eq=False)
 class Batch:
-    """Batch of one update.
+    """Train batch of one update, with its number of env steps and its fate (trained, dropped or lost), by which
+    `Ledger` counts these steps once.
 
     Attributes:
         experience: Steps of the batch.
@@ -49,7 +50,7 @@ class Batch:
 
 
 class LearnerQueue(abc.ABC):
-    """Queue of batches between samplers and a learner. Only one thread at a time uses it."""
+    """Queue of train batches between samplers and a learner. Not thread-safe: threads that share it need a lock."""
 
     @property
     @abc.abstractmethod
@@ -70,7 +71,7 @@ class LearnerQueue(abc.ABC):
 
     @abc.abstractmethod
     def waiting(self) -> Iterable[Batch]:
-        """Batches in the queue."""
+        """Batches that `take` can still return, each once."""
 
     @abc.abstractmethod
     def clear(self) -> None:

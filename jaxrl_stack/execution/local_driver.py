@@ -1,4 +1,6 @@
-"""Driver that owns learners and EnvRunners, in this process or in actors, and runs an algorithm's training steps."""
+"""Base class of the drivers that run an algorithm's training steps in their own process. Their learners and EnvRunners
+are in this process or in actors.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ _WHERE = {"device": "on the device", "actors": "on the host"}
 
 
 class LocalDriver(Driver):
-    """Driver that owns learners, runners and their states.
+    """Base class of `DeviceDriver` and `HostDriver`: owns learners, EnvRunners and their states, and runs the training
+    steps in this process.
 
     Attributes:
         facts: Facts for the plan of the training step.
@@ -57,7 +60,9 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _start(self) -> None:
-        """Sets the counters to zero and creates the training step's replay buffer or data (`kept`)."""
+        """Sets the counters to zero, and creates the data that the training step stores between calls (`kept`), such as
+        a replay buffer.
+        """
 
     @property
     def kept(self) -> Any:
@@ -75,7 +80,9 @@ class LocalDriver(Driver):
         return self.step.replay_buffer
 
     def plan_samples(self, num_steps: int, **sizes: Any) -> SamplePlan:
-        """Computes sizes and layouts for a `Place.sample` call of a user's training step; see `Facts.plan_samples`."""
+        """Plans a `Place.sample` call of a user's training step: the number of steps, and the array layout of each
+        module's columns; see `Facts.plan_samples`.
+        """
         return self.facts.plan_samples(num_steps, **sizes)
 
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
@@ -93,7 +100,9 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _described_env_runner(self) -> Any:
-        """EnvRunner whose connectors represent the connectors of all runners in checkpoints; None without one."""
+        """EnvRunner whose connectors represent the connectors of all runners in checkpoints, or its description
+        (`Component`); None without an EnvRunner.
+        """
 
     def get_state(self) -> dict[str, Any]:
         # What a run that goes on from it does not sample again is in complete files.
@@ -130,7 +139,7 @@ class LocalDriver(Driver):
         if is_elsewhere and self.step.needs_env:
             raise ValueError(
                 f"The saved state is from a run that steps environments {_WHERE[kind]}, but this algorithm steps them "
-                f"{_WHERE[self.kind]}. Use the environment of that run, or restore only the learners: "
+                f"{_WHERE[self.kind]}. Set environment(...) as in that run, or restore only the learners: "
                 f"restore_from_path(path, component='learner_group')."
             )
         if core.COMPONENT_LEARNER_GROUP in state:

@@ -1,4 +1,6 @@
-"""Factories of a driver's evaluations, which may use another environment than training, or data."""
+"""Factories of a driver's evaluations: in an environment, which may differ from the training environment, or on
+held-out data.
+"""
 
 from __future__ import annotations
 

@@ -77,8 +77,8 @@ def split_batch(config: OffPolicyConfig, num_shares: int) -> tuple[int, int]:
     recorded = round(total * share / num_shares) * num_shares
     if not 0 < recorded < total:
         raise ValueError(
-            f"training(recorded_share={share}) gives {recorded} recorded rows of {total} in a train batch (a multiple "
-            f"of the {num_shares} devices), but a batch needs both recorded and sampled rows. Raise "
+            f"training(recorded_share={share}) gives {recorded} recorded rows of {total} in a train batch (rounded to "
+            f"a multiple of the {num_shares} devices), but a batch needs both recorded and sampled rows. Raise "
             f"train_batch_size_per_learner={config.train_batch_size_per_learner}, or leave recorded_share out."
         )
     return total - recorded, recorded
@@ -108,7 +108,7 @@ class _ReplayMaker(abc.ABC):
     num_updates: int
 
     def replays(self, forms: Mapping[str, DrawForm], numbers: Mapping[str, int]) -> dict[str, Replay]:
-        """Creates one replay buffer for each module; see `make_replays`."""
+        """Creates the replay buffers, by default one for each module; see `make_replays`."""
         return {mid: self._replay_of_module(mid, what, numbers[mid]) for mid, what in forms.items()}
 
     def _replay_of_module(self, module_id: str, what: DrawForm, number: int) -> Replay:
@@ -204,8 +204,8 @@ class _OnHost(_ReplayMaker):
         return RecordedRows(self.config, forms, numbers, make_buffer=make_buffer, capacity=capacity, start=start)
 
     def _contents(self, module_id: str) -> dict[str, Any]:
-        """Returns arguments for a buffer's constructor that describe the module's steps: spaces, infos and stacked
-        frames.
+        """Returns the arguments of a buffer's constructor that describe the module's steps: spaces, whether infos are
+        stored, and the number of stacked frames.
         """
         observation_space, action_space = self.facts.spaces[module_id]
         return {
@@ -234,8 +234,9 @@ class _OnDevice(_ReplayMaker):
         if capacity < num_envs * longest:
             raise ValueError(
                 f"training(replay_buffer_config={{'capacity': {capacity}}}) holds {capacity // num_envs} steps per "
-                f"environment, but n_step={config.n_step!r} with rollout_fragment_length={length} needs {longest}. "
-                f"Raise the capacity to at least {num_envs * longest}, or lower num_envs_per_env_runner={num_envs}."
+                f"environment, but n_step={config.n_step!r} with rollout_fragment_length={length} needs {longest} "
+                f"steps per environment. Raise the capacity to at least {num_envs * longest}, or lower "
+                f"num_envs_per_env_runner={num_envs}."
             )
         # Every agent of an environment has a column of its own.
         num_columns = self.facts.module_map.num_slots[module_id]
@@ -287,7 +288,9 @@ class _OnDevice(_ReplayMaker):
         )
 
     def _recorded_shapes(self, module_id: str) -> dict[str, Any]:
-        """Shapes and dtypes of the columns that one device samples for a module, ``[T, B, ...]``."""
+        """Shapes (``[1, B, ...]``) and dtypes of the columns that one step of a device's environments records for a
+        module.
+        """
         return dict(self.facts.recorded_shapes[module_id])
 
     def _mixture(self, replay: Replay, source: Replay, num_sampled: int) -> Mixture:

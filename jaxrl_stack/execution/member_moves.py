@@ -17,8 +17,9 @@ from jaxrl_stack.utils.named_leaves import is_key
 
 
 class Layout(NamedTuple):
-    """Arrangement of a population's members in blocks of V members on each of D devices. Slot ``k`` is row ``k % V`` of
-    device ``k // V % D`` in block ``k // (V D)``.
+    """Arrangement of a population's members in blocks, each trained by one call of the program, with V members on each
+    of D devices. Slot ``k``, the position of one member, is in block ``k // (V * D)``, on device ``(k // V) % D``, in
+    row ``k % V``.
 
     Attributes:
         devices: The D devices.
@@ -34,18 +35,18 @@ class Layout(NamedTuple):
         return self.at_once * len(self.devices)
 
     def place(self, slot: int) -> tuple[int, int, int]:
-        """Returns the place where a slot (one member's position) is stored: the block of members, the device and the
-        row.
-        """
+        """Returns the block, the device and the row of a slot (the position of one member)."""
         block, rest = divmod(slot, self.block_size)
         return (block, *divmod(rest, self.at_once))
 
 
 class Round(NamedTuple):
-    """Members that one exchange between the devices (`jax.lax.all_to_all`) copies, as rows to read and rows to write.
+    """Members that one exchange between D devices (`jax.lax.all_to_all`) copies: the rows of the blocks that each
+    device reads and sends, and the rows that it overwrites with received members.
 
     Attributes:
-        taken: Block -> int32 ``[D, R]``: row of the block to read into each of R rows of the exchange; V for none.
+        taken: Block -> int32 ``[D, R]``: row of the block to read into each of R rows of the exchange; V, the number of
+            a device's rows in a block, for none.
         put: Block -> int32 ``[D, R]``: row of the block to write from each row after the exchange; V for none.
     """
 
@@ -98,8 +99,8 @@ class MemberMoves:
         num_members = self._layout.at_once
 
         def take(leaves: list[Any], rows: Any, index: Any) -> tuple[Any]:
-            """Copies members, the rows `index` of a block's arrays, to the buffer that devices exchange. The index V,
-            the number of members of a block on a device, copies nothing.
+            """Copies members (rows `index` of a block's arrays) to the buffer that devices exchange. An index equal to
+            V, the number of a device's rows in a block, copies nothing.
             """
             new = packing.pack([_bits(x).at[index].get(mode="clip") for x in leaves])[:2]
             is_taken = index < num_members
@@ -111,8 +112,8 @@ class MemberMoves:
         slots, is_stream = self._slots, self._is_stream
 
         def put(leaves: list[Any], rows: Any, index: Any, index_of_streams: Any) -> tuple[Any]:
-            """Copies members from the buffer that devices exchanged to the rows `index` of a block's arrays. The index
-            V, the number of members of a block on a device, copies nothing.
+            """Copies members from the exchanged buffer to the rows `index` of a block's arrays. An index equal to V,
+            the number of a device's rows in a block, copies nothing.
             """
 
             def written(leaf: Any, slot: packing.Slot, into: Any) -> Any:
@@ -126,8 +127,8 @@ class MemberMoves:
         return put
 
     def _exchanging(self, axis_name: str | None) -> Callable[..., Any]:
-        """Creates the function that exchanges the members' packed arrays between the devices by `all_to_all`. The
-        function takes the rows for each device, and returns the rows from each device.
+        """Creates the function by which devices exchange the members' packed arrays (`all_to_all`). Each device passes
+        a group of rows for every device, and gets a group of rows from every device.
         """
 
         def exchange(rows: Any) -> tuple[Any]:
@@ -159,8 +160,8 @@ class MemberMoves:
                 blocks[i] = jax.tree.unflatten(treedef, leaves)
 
     def _rows(self, blocks: Sequence[Any], one: Round) -> Any:
-        """Reads the members that one exchange copies, packs their arrays as `packing.pack` does, exchanges them between
-        the devices and returns them.
+        """Packs the arrays of the members that one exchange copies (see `packing.pack`), exchanges these arrays between
+        the devices, and returns the received arrays.
         """
         list_of = list(self._layout.devices)
         rows = jax.tree.map(lambda x: np.zeros((self._num_devices, *x.shape), x.dtype), self._empty)

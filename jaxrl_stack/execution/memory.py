@@ -138,8 +138,8 @@ def batch_remedy(config: AlgorithmConfig) -> str:
 
 
 def least_memory(config: AlgorithmConfig) -> MemoryEstimate:
-    """Lower bound of the memory that a config needs, for any spaces and modules: the memory of the rollout or of the
-    train batch, whichever is larger.
+    """Lower bound of the memory that a config needs, whatever its spaces and modules are: the memory of the rollout or
+    of the train batch, whichever is larger.
 
     This check of counts refuses excessive sizes before environments and actors are created. The actual memory is
     estimated after the training step's plan.
@@ -154,8 +154,8 @@ def least_memory(config: AlgorithmConfig) -> MemoryEstimate:
 
 
 def require_host_memory(config: AlgorithmConfig, estimate: MemoryEstimate, num_actors: Any, remedy: str = "") -> None:
-    """Raises ValueError if an estimate exceeds the free memory of this machine. With actors, compares with the
-    machine's installed memory, or does nothing if the cluster has, or may start, several machines.
+    """Raises ValueError if an estimate exceeds the free memory of this machine. The memory of actors is compared with
+    the installed memory instead, and only if the cluster is this machine alone and cannot grow.
 
     Args:
         config: The algorithm's config.
@@ -197,8 +197,8 @@ def require_counts_on_host(config: AlgorithmConfig) -> None:
 
 def _makes_env_objects(config: AlgorithmConfig) -> bool:
     """Whether training creates a separate Python object for each environment, decided before any environment is
-    created. False if a function that the user has registered creates the environments, because their kind is not known
-    before this function is called.
+    created. False if a user's registered function creates the environments, because only a call of that function would
+    show their kind.
     """
     if not config.is_online:
         return False
@@ -235,8 +235,8 @@ def require_device_memory(devices: Sequence[Device], whole: MemoryEstimate, reme
 
 def free_device_memory(devices: Sequence[Device]) -> int | None:
     """Returns the free bytes on all devices for arrays that are divided equally: the least free memory of a device,
-    times the number of devices. CPU devices share the host's memory, which counts once for each process. The devices of
-    other processes are assumed to have as much free memory as the devices of this process. None if unknown.
+    times the number of devices. All CPU devices of a process count as one device, because they share the host's memory.
+    Other processes are assumed to have as much free memory as this one. None if unknown.
     """
     places = devices[:1] if devices[0].platform == "cpu" else devices
     sizes = [size for size in map(available_memory, places) if size is not None]

@@ -79,14 +79,14 @@ class NoEvaluation(Evaluation):
             runner = SingleAgentEnvRunner(config=config, worker_index=0, num_workers=1, spaces=spaces)
         except Exception as error:
             raise ValueError(
-                f"Without an environment, the connectors and module that act cannot be built: {error!r}. {_REMEDY}"
+                f"Without an environment, the connectors and module for acting cannot be built: {error!r}. {_REMEDY}"
             ) from error
         for mid, trained in self._driver.module_spaces.items():
             for own, of_data in zip(runner.get_spaces()[mid], trained, strict=True):
                 if difference(own, of_data) is not None:
                     raise ValueError(
-                        f"Without an environment, the connectors return {own}, but the module was trained on "
-                        f"{of_data}. {_REMEDY}"
+                        f"Without an environment, the module would have the space {own}, but it was trained on the "
+                        f"space {of_data}. {_REMEDY}"
                     )
         return runner
 

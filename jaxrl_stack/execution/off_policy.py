@@ -88,8 +88,8 @@ class OffPolicyStep(TrainingStep):
         return -(-config.num_steps_sampled_before_learning_starts // self._counted_per_env_step)
 
     def _make_replays(self, facts: Facts) -> None:
-        """Creates `replays`, the replay buffers of the modules, and computes sizes and memory of the buffers and of the
-        batches drawn from them. `num_updates` and the sizes of samples must be set before.
+        """Sets `replays`, the modules' replay buffers, and the attributes with sizes and memory of the buffers and of
+        drawn batches. Call it after `num_updates` was set.
         """
         config, modules = self.config, facts.acting_modules
         self._restores_environments = facts.restores_environments
@@ -304,8 +304,8 @@ def logged_per_item(
             if name == TD_ERROR_KEY:
                 instead = " Or draw uniformly: replay_buffer_config={'type': 'EpisodeReplayBuffer', ...}."
             raise ValueError(
-                f"The replay buffer needs {name!r} of every drawn item, which {learner_class.__name__} does not log. "
-                f"Log it in the loss: self.metrics.log_value((module_id, {name!r}), ..., "
+                f"The replay buffer needs {name!r} of every drawn item, but {learner_class.__name__} does not log "
+                f"{name!r}. Log it in the loss: self.metrics.log_value((module_id, {name!r}), ..., "
                 f"reduce='item_series').{instead}"
             )
     return {name: logged[module_id, name] for name in wanted}
