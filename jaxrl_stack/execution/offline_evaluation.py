@@ -23,7 +23,9 @@ logger = logging.getLogger(__name__)
 
 
 class OfflineEvaluation:
-    """Evaluation of `Algorithm.evaluate_offline`; the first evaluation creates its runners.
+    """Evaluation of `Algorithm.evaluate_offline`, on recorded data.
+
+    `start` creates its runners if the config has evaluations; otherwise the first use creates them.
 
     Args:
         driver: Driver with the evaluated learners.
@@ -73,7 +75,7 @@ class OfflineEvaluation:
         )
 
     def start(self) -> None:
-        """Creates the runners, if the config has evaluations."""
+        """Creates the runners if the config has evaluations; otherwise the first use creates them."""
         if self.config.offline_evaluation_interval or self.config.num_offline_eval_runners:
             _ = self.group
 
@@ -115,8 +117,8 @@ class OfflineEvaluation:
         return [group.local_runner.run() for _ in range(int(self.config.offline_evaluation_duration))]
 
     def _runs_in_actors(self, group: OfflineEvaluationRunnerGroup, is_training: Callable[[], bool] | None) -> list[Any]:
-        """Calls the evaluation runners in actors: each makes ``offline_evaluation_duration`` evaluations, or as many as
-        fit until training ends.
+        """Requests ``offline_evaluation_duration`` evaluations per runner from the runners in actors, and returns their
+        reports. With ``offline_evaluation_duration="auto"``, requests evaluations until training ends.
         """
         timeout, duration = self.config.offline_evaluation_timeout_s, self.config.offline_evaluation_duration
         wanted = None if duration == "auto" else int(duration) * group.num_runners

@@ -80,8 +80,8 @@ class OfflineStep(TrainingStep):
         return type(self.data).sample is not OfflineData.sample
 
     def _keeps_resident(self) -> bool:
-        """Whether the whole data set is stored on the devices. The setting ``keep_resident`` decides; if it is None,
-        the data is stored there if it fits and is not mapped again in every pass. False if a user's
+        """Whether the whole data set is stored on the devices, as the setting ``keep_resident`` says. If the setting is
+        None: whether the data fits, and no `prelearner_class` maps it again in every pass. False if a user's
         ``OfflineData.sample`` returns the minibatches.
         """
         if self.samples_itself:
@@ -223,8 +223,9 @@ class OfflineStep(TrainingStep):
         return num_shares * -(-wanted // each)
 
     def _plan_updates(self, number: int, num_items: int) -> None:
-        """Sets the numbers of updates per training step, rows per update, and env steps. Each update takes `number`
-        items (single steps or sequences) out of `num_items`.
+        """Sets the number of rows of an update, and the numbers of updates and env steps of a training step. Each
+        update takes `number` items (single steps or sequences). A pass over the data has `num_items` items; by default,
+        a training step makes one pass.
         """
         self.num_updates = int(self.config.dataset_num_iters_per_learner or -(-num_items // number))
         self.rows_per_update = number * self.items.steps_per_item
@@ -279,8 +280,8 @@ class OfflineStep(TrainingStep):
         return self._on_host
 
     def draw_rows(self) -> Experience:
-        """Draws a minibatch of recorded steps for computations without an update. The present module computes its
-        additional columns, such as value targets.
+        """Draws a minibatch of recorded steps for computations without an update, such as losses of an evaluation. The
+        present module computes the additional columns, such as value targets.
 
         Raises:
             ValueError: If the data is on the devices.
@@ -368,9 +369,9 @@ class OfflineStep(TrainingStep):
         if own["path"] != here:
             if self.config.keep_resident is None:
                 raise ValueError(
-                    f"The data is {here} now, but was {own['path']} in the run that saved the state ('resident' on "
-                    f"the devices, or 'streamed' from files), so the order of steps differs. Set "
-                    f"offline_data(keep_resident={own['path'] == RESIDENT}) to continue as before, or "
+                    f"The data is {here} now, but was {own['path']} in the saved run ('resident': on the devices, "
+                    f"'streamed': read from files), so the order of steps differs. Set "
+                    f"offline_data(keep_resident={own['path'] == RESIDENT}) to continue the saved pass, or "
                     f"keep_resident={own['path'] != RESIDENT} to start a new pass."
                 )
             logger.warning("Training continues with a new pass: the data is %s now, and was %s.", here, own["path"])
@@ -379,9 +380,9 @@ class OfflineStep(TrainingStep):
 
 
 def data_budget(config: AlgorithmConfig) -> int | None:
-    """Maximum bytes of recorded data in memory: the setting `max_resident_bytes`. If it is None, a quarter of the free
-    memory of the host or of a device of this process's learner, whichever has the least. None if the free memory is
-    unknown.
+    """Maximum bytes of recorded data in memory: the setting `max_resident_bytes`. If the setting is None, the maximum
+    is a quarter of the free memory of the host or of one of this process's learner devices, whichever is least. None if
+    no free memory is known.
     """
     if config.max_resident_bytes is not None:
         return int(config.max_resident_bytes)
@@ -393,8 +394,8 @@ def data_budget(config: AlgorithmConfig) -> int | None:
 
 
 def _rounded_up(number: int) -> int:
-    """Rounds a number of rows up to a multiple of 1,024. At most four different results lie between successive powers
-    of two, so that few programs are compiled.
+    """Rounds a number of rows up to a multiple of 1,024; from 8,192 rows on, to a multiple of a larger power of two. At
+    most four different results lie between successive powers of two, so that few programs are compiled.
     """
     unit = max(1024, 2 ** (number.bit_length() - 3))
     return -(-number // unit) * unit

@@ -95,11 +95,10 @@ class Plan:
 
 
 def plan_of(step: TrainingStep, facts: Facts) -> Plan:
-    """Returns the plan of a training step: numbers of steps and rows of its samples and updates, random streams and
-    memory.
+    """Calls `TrainingStep.plan`, and returns the `Plan` of the training step.
 
-    If `TrainingStep.plan` returns None, the plan consists of attributes of the step, and of plans that it requested
-    from the facts.
+    If `TrainingStep.plan` returns None, the `Plan` is built from attributes of the step, and from the sample and update
+    plans that the step requested from `facts`.
 
     Raises:
         ValueError: If sizes do not fit; names the settings.
@@ -120,8 +119,8 @@ def plan_of(step: TrainingStep, facts: Facts) -> Plan:
 
 
 class _NotingFacts:
-    """Wraps `Facts`, and stores the sample and update plans that it returns. If `TrainingStep.plan` returns no `Plan`,
-    `plan_of` builds one from these.
+    """Wraps `Facts`, and stores the sample and update plans that it returns. If `TrainingStep.plan` returns None,
+    `plan_of` builds the `Plan` from the stored plans.
 
     Attributes:
         samples: Plans of samples so far.
@@ -139,8 +138,8 @@ class _NotingFacts:
         except AttributeError:
             known = [field.name for field in dataclasses.fields(self._facts)]
             raise AttributeError(
-                f"The argument of TrainingStep.plan() has no attribute {name!r}, only {known}. Read other attributes "
-                "of the driver when the step runs, for example in `results(driver)`.",
+                f"The argument of TrainingStep.plan() has no attribute {name!r}, only {known}. If the driver has "
+                f"{name!r}, read it when the step runs, for example in `results(driver)`.",
                 name=name,
                 obj=self._facts,
             ) from None

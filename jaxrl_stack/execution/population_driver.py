@@ -178,14 +178,14 @@ class PopulationDriver:
         raise TooManyError(
             f"A population of {self.num_members} members needs {sizes['members']} of memory ({sizes['member']} each) "
             f"and another {sizes['at_once']} while it trains, but {format_bytes(limit)} are free. Use at most "
-            f"{fitting} members, a smaller replay_buffer_config capacity, or run_seeds() or run_sweep(), which train "
-            "in waves.",
+            f"{fitting} members, lower the capacity of replay_buffer_config, or call run_seeds() or run_sweep(), "
+            "which train as many members at a time as fit into memory.",
             num_fitting=fitting,
         )
 
     def restart(self, starts: Sequence[MemberStart]) -> None:
-        """Replaces all members by new ones with the initial configs and parameters `starts`, without recompiling;
-        `room` is the maximum number of members.
+        """Replaces all members by new members, which start with the configs and environment parameters `starts`,
+        without recompiling. At most `room` new members are possible.
         """
         assert len(starts) <= self.room
         self.num_members = len(starts)
@@ -259,9 +259,9 @@ class PopulationDriver:
         return MemberStates(learner, runner, None, settings, dict(start.env_params), np.True_)
 
     def _placed(self, block: MemberStates, axes: MemberStates) -> MemberStates:
-        """Moves a block (members trained by one call of the program) from the host to D devices, V members to each:
-        leaves ``[D * V, ...]`` become ``[D, V, ...]``. Leaves that are shared according to `axes` are copied to each
-        device.
+        """Moves a block (members trained by one call of the program) from the host to D devices, with V members on
+        each. Leaves ``[D * V, ...]`` become ``[D, V, ...]``. Leaves that the members share, according to `axes`, are
+        copied to each device.
         """
         num_devices = len(self.devices)
 
@@ -418,8 +418,8 @@ class PopulationDriver:
         return results
 
     def fingerprints(self) -> dict[str, np.ndarray]:
-        """Fingerprints (hashes) of the parameters of the M members, ``{"low": float64[M], "high": float64[M]}``; NaN
-        for stopped members.
+        """Fingerprints of the parameters of the M members, two 32-bit hashes each: ``{"low": float64[M], "high":
+        float64[M]}``; NaN for stopped members.
         """
         found = self._of_running([fingerprints_of_members(block.learner.params) for block in self.blocks])
         of_all = self.of_all(found.astype(np.float64), np.nan)
@@ -436,7 +436,7 @@ class PopulationDriver:
 
     def states(self) -> MemberStates:
         """States of the R running members as host arrays ``[R, ...]``. Leaves that members share have no axis R;
-        constant leaves are omitted.
+        constant fields of stored data, such as a data set, are None.
         """
         return map_members(self._joined, self.axes, *self.blocks, shared=lambda x, *_: devices.own_shards(x)[0])
 
@@ -472,8 +472,8 @@ class PopulationDriver:
         self.is_live = self.of_all(np.array(states.is_live), False)
 
     def dealt_out(self, values: Any) -> list[Any]:
-        """Distributes host values of all M members (leaves ``[M, ...]``) to the devices: one pytree ``[D, V, ...]`` for
-        each block, which has V members on each of D devices.
+        """Distributes host values of all M members (leaves ``[M, ...]``) to the devices. Returns one pytree for each
+        block, with leaves ``[D, V, ...]`` for V running members on each of D devices.
         """
         shape = (len(self.devices), self.layout.at_once)
         return [
@@ -482,9 +482,10 @@ class PopulationDriver:
         ]
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copies running members over other members: weights, optimizers, settings, environments and replay buffers.
+        """Overwrites running members by copies of other running members: weights, optimizers, settings, environments
+        and replay buffers.
 
-        Each keeps its random streams, so that copies continue differently. Only the first call compiles.
+        Each member keeps its random streams, so that copies continue differently. Only the first call compiles.
 
         Args:
             sources: Indices of the members to copy.
@@ -564,8 +565,8 @@ class PopulationDriver:
         self._moves[self.layout](self.blocks, moves, with_streams=with_streams)
 
     def _with_streams(self, block: MemberStates, value: Any) -> MemberStates:
-        """Returns a copy of the states of a block of members in which each random stream (PRNG key of learner, runner
-        or data order) is replaced by `value`.
+        """Returns a copy of a block's states in which `value` replaces every random stream: the PRNG keys of learners,
+        runners and data orders.
         """
         runner, kept = block.runner, block.kept
         if self.template.program.rollout is not None:
@@ -715,8 +716,8 @@ def _repeated(own: Any, value: Any) -> Any:
 
 
 def _folded(own: Any, keys: Any) -> Any:
-    """Derives a new key for each of R members: folds random bits from the member's key in `own` into the key in `keys`,
-    arrays ``[R]``.
+    """Derives a new key for each of R members: folds random bits drawn from ``own[i]``, the member's present key, into
+    ``keys[i]``. Both arguments are arrays ``[R]``.
     """
     seeds = jax.vmap(jax.random.bits)(own.reshape(-1))
     return jax.vmap(jax.random.fold_in)(keys.reshape(-1), seeds).reshape(own.shape)

@@ -56,8 +56,8 @@ class PopulationEvaluation:
         self._lifetime = [dict.fromkeys(LIFETIME_COUNTS, 0) for _ in trained]
 
     def change_settings(self, trained: Sequence[AlgorithmConfig]) -> None:
-        """Sets the hyperparameters (traced settings) with which the members are evaluated. Also call it after
-        `PopulationDriver.keep`.
+        """Sets the hyperparameters (traced settings) with which the members are evaluated. Call it again after
+        `PopulationDriver.keep`, which moves members to other positions in the arrays.
 
         Args:
             trained: The config of each member.

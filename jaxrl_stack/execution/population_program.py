@@ -41,7 +41,8 @@ class MemberStates:
 
 @struct.dataclass
 class HandedOut:
-    """Metrics of each member of a population, packed into one array, so that one transfer to the host fetches them.
+    """Metrics of a population's members, packed into one array with n numbers per member, so that one transfer brings
+    them to the host.
 
     Attributes:
         bits: uint32 ``[..., n]``: metrics, the window of episodes, whether a member is live, its number of updates.
@@ -148,8 +149,8 @@ class PopulationProgram:
         return after, timesteps, HandedOut.of(learned, window, is_live, learner.num_updates)
 
     def _is_finite(self, learner: Any, learned: Flat | None, window: Any) -> jax.Array:
-        """Whether parameters, losses and gradient norms of a member are finite after a call of the program, bool
-        scalar; also checks returns and last observations, unless environments may return NaN.
+        """Whether a member's parameters, losses and gradient norms are finite after a call of the program; bool scalar.
+        Unless environments may return NaN, also checks returns and last observations.
         """
         checks = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(learner.params)]
         for path, value in () if learned is None else learned.tree().items():

@@ -43,9 +43,9 @@ class RecordedStart:
     def __init__(self, config: Any, spaces: tuple[gym.Space, gym.Space], module: RLModule | None, what: DrawForm):
         if what.declared:
             raise ValueError(
-                f"columns_from_acting declares {list(what.declared)}, which the recorded steps of "
-                f"offline_data(input_=...) in the replay buffer do not have. Leave input_ out, or compute the columns "
-                f"from observations in a learner connector."
+                f"columns_from_acting declares {list(what.declared)}, but the recorded steps of "
+                f"offline_data(input_=...), which the replay buffer would contain, lack these columns. Leave input_ "
+                f"out, or compute the columns from observations in a learner connector."
             )
         if what.extra_columns:
             raise ValueError(

@@ -307,9 +307,9 @@ class ResidentData:
         return dataclasses.replace(kept, **place_sharded(saved, self._devices))
 
     def _remedy(self, num_devices: int, *, is_divided: bool) -> str:
-        """Returns the settings with which the data is divided among `num_devices` devices, or copied to each device,
-        for error messages. Data is divided if it exceeds `max_resident_bytes`; on CPU devices, which share memory, if
-        the copies of all devices together exceed it.
+        """Returns advice for error messages: the settings with which the data is divided among `num_devices` devices,
+        or copied to each device. Data is divided if one copy exceeds `max_resident_bytes`; on CPU devices, which share
+        memory, if all copies together exceed `max_resident_bytes`.
         """
         if is_divided and self.is_divided:
             return f"Use {num_devices} devices"
@@ -342,8 +342,8 @@ def filled(x: np.ndarray, length: int, value: Any = 0) -> np.ndarray:
 
 
 def _part(steps: Steps, number: int, of: int) -> Steps:
-    """Divides a data set into `of` parts and returns part `number`. Parts consist of whole pieces (episodes or their
-    fragments), have nearly equal numbers of rows, and at least one piece each.
+    """Returns part `number`, counted from 0, of a data set that is divided into `of` parts. Each part consists of one
+    or more whole pieces (episodes or their fragments). All parts have nearly equal numbers of rows.
     """
     starts = steps.piece_starts()
     wanted = np.searchsorted(starts, np.arange(of + 1) * steps.num_rows / of)

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def sample_once(runner: Any, **kwargs: Any) -> SampleBlock:
-    """Calls ``runner.sample(**kwargs)``; returns the episodes with the runner's reports (ended episodes, metrics, step
+    """Calls ``runner.sample(**kwargs)``; returns the episodes and a report of the runner (ended episodes, metrics, step
     times).
     """
     part = _of_episodes(runner, runner.sample(**kwargs))
@@ -24,16 +24,16 @@ def sample_once(runner: Any, **kwargs: Any) -> SampleBlock:
 
 
 def sample_for_user(runner: Any, *, takes_metrics: bool, **kwargs: Any) -> SampleBlock:
-    """Calls ``runner.sample(**kwargs)``. With `takes_metrics`, the report contains the runner's RLlib metrics, which
-    include the finished episodes.
+    """Calls ``runner.sample(**kwargs)``; returns the episodes and a report of the runner. With `takes_metrics`, the
+    report contains the runner's RLlib metrics, which include the finished episodes; otherwise it is empty.
     """
     part = _of_episodes(runner, runner.sample(**kwargs))
     return SampleBlock(part, SampleReport(EndedEpisodes.of([]), runner.get_metrics() if takes_metrics else {}))
 
 
 def _of_episodes(runner: Any, episodes: list[Any]) -> Part:
-    """Creates a `Part` from the episodes that an EnvRunner has sampled, with their step counts and the version of the
-    weights.
+    """Creates a `Part` (the samples of one ``sample()`` call) from the episodes that an EnvRunner has sampled, with the
+    numbers of their steps and the version of the runner's weights.
     """
     num_steps = sum(len(episode) for episode in episodes)
     version = runner.weights_seq_no
@@ -56,7 +56,8 @@ def sample_rounds(
     sample=sample_once,
     **kwargs: Any,
 ) -> list[SampleBlock]:
-    """Samples with all healthy runners, in whole rounds, until they have at least `num_steps` steps, as RLlib does.
+    """Makes whole sampling rounds with all healthy runners, as RLlib does, until all samples together have at least
+    `num_steps` steps.
 
     Args:
         group: The runners; the local one samples if there are no actors.
@@ -117,7 +118,7 @@ def synchronous_parallel_sample(
     if not _uses_new_env_runners:
         raise ValueError(
             "synchronous_parallel_sample(_uses_new_env_runners=False): batches of the old API stack are not "
-            "supported. Leave it out to get episodes."
+            "supported. Leave this argument out to get episodes."
         )
     counts_agents = max_agent_steps is not None
     samples: list[SampleBlock] = []

@@ -33,8 +33,8 @@ def num_learner_shares(facts: Facts) -> int:
 
 
 class Drawn(NamedTuple):
-    """Train batch drawn for one module. `items` has the buffer indices of its transitions or sequences, for later
-    updates of their priorities.
+    """Train batch drawn for one module. `items` has the buffer indices of the batch's transitions or sequences, with
+    which an update's results, such as new priorities, are written back.
 
     Attributes:
         columns: ``{column: pytree [N, ...]}``, for connectors and losses.
@@ -118,8 +118,8 @@ class Replay(HasState, Protocol):
     def writes(self) -> tuple[str, ...]: ...
 
     def add(self, kept: Any, experience: Experience) -> Any:
-        """Adds sampled steps (a result of `Place.sample`) to this replay buffer; steps of modules that do not use it
-        are ignored.
+        """Adds sampled steps (`Sampled.experience`) to this replay buffer; ignores the steps of modules that do not use
+        this buffer.
         """
         ...
 
@@ -153,8 +153,8 @@ class Replay(HasState, Protocol):
         ...
 
     def look_at(self, kept: Any, what: DrawForm, number: int, seed: int) -> dict[str, Any]:
-        """Draws transitions or sequences from the replay buffer by a seed, without changing its state; returns columns
-        ``[number, ...]``. N-step rewards are undiscounted sums.
+        """Draws transitions or sequences from the replay buffer by a seed, without changing the buffer; returns columns
+        ``[number, ...]``. The reward of an n-step transition is the undiscounted sum of its rewards.
         """
         ...
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class AtWork:
-    """Register of running operations, such as an iteration or a concurrent evaluation of a driver, for calls that must
-    not disturb them.
+    """Register of a driver's running operations, such as an iteration or a concurrent evaluation. `check_is_idle`
+    refuses calls that would disturb these operations.
     """
 
     def __init__(self) -> None:
@@ -67,8 +67,8 @@ def check_mapping(driver: Driver, config: AlgorithmConfig) -> None:
 def state_for_modules(
     state: dict[str, Any], before: ModuleMap, after: ModuleMap, *, is_on_device: bool
 ) -> dict[str, Any]:
-    """Converts the saved state of a driver so that a driver with other modules can restore it. The learners' part must
-    already be converted.
+    """Converts the saved state of a driver so that a driver with other modules can restore it. The caller has already
+    converted the learners' state in `state`.
 
     State of common modules, and state without module, is kept bit for bit. If agents get other modules, unfinished
     episodes of JAX environments are dropped, as are device replays of modules that now act for other agents.

@@ -260,15 +260,15 @@ class StreamedInput:
                 return
         self.restart(Cursor())
         raise ValueError(
-            f"The saved reading position ({offset} steps or sequences after the start of part {cursor.first} of the "
-            "pass) does not exist in offline_data(input_=...). Use the data of the saved run, or restore only the "
+            f"The saved read position, {offset} steps or sequences after the start of data part {cursor.first} of the "
+            "pass, does not exist in offline_data(input_=...). Use the data of the saved run, or restore only the "
             "learners: restore_from_path(path, component='learner_group')."
         )
 
 
 class StreamedData:
-    """`Source` of minibatches from several streamed data sets, mixed by weight. The training state contains no data
-    (`kept` is None), because this object stores the chunks in memory.
+    """`Source` of minibatches from several streamed data sets, mixed by weight. The `kept` data of the training step is
+    None, because this object stores the chunks that are in memory.
 
     Args:
         inputs: The inputs.
@@ -338,7 +338,7 @@ class StreamedData:
         if len(state["inputs"]) != len(self.inputs):
             raise ValueError(
                 f"The saved state is from a run with {len(state['inputs'])} data sets, but offline_data(input_=...) "
-                f"has {len(self.inputs)} (one without weights). Set input_ as in that run."
+                f"has {len(self.inputs)}; an input_ without weights is one data set. Set input_ as in that run."
             )
         for own, saved in zip(self.inputs, state["inputs"], strict=True):
             own.set_state(saved)
@@ -352,7 +352,7 @@ class StreamedData:
             own.prepare_anew()
 
     def init(self) -> None:
-        """Starts the first pass over the data sets."""
+        """Starts the first pass over the data sets; returns None, because this object stores the data."""
         for own in self.inputs:
             own.seed = self.seed
             own.restart(Cursor())
@@ -398,7 +398,7 @@ class OwnSamples:
         return kept, state, Drawn(dict(batch[self._module_id]))
 
     def init(self) -> None:
-        """Does nothing: the read position in the data belongs to the user's `OfflineData` object."""
+        """Returns None, because the read position in the data belongs to the user's `OfflineData` object."""
 
     def change_settings(self, config: AlgorithmConfig) -> None:
         """Does nothing: the user's `OfflineData` object determines the samples."""

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class TrainState:
-    """All values that change during training. A training step reads only `kept` (replay buffer or data set); sampling
-    and updates (`Place`) read the other parts.
+    """All values that change during training. A training step reads and replaces only `kept` (replay buffer or data
+    set); the other fields belong to the operations of `Place`, such as sampling and updates.
 
     Attributes:
         learner: State of the learner, replicated over the devices. None on the host, whose learners keep it.
@@ -45,8 +45,8 @@ class TrainState:
 
 
 class Kept:
-    """Holder of the data that a training step stores between calls, such as a replay buffer. A new value frees the old
-    one's memory.
+    """Holder of the data that a training step stores between calls, such as a replay buffer. If a new value is stored,
+    the memory of the old value is freed.
 
     Attributes:
         value: A pytree; None before the start, and without kept data.
@@ -141,7 +141,9 @@ class Place(Protocol):
         ...
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Asks every idle EnvRunner to sample one share of the plan, and returns immediately."""
+        """Asks every idle EnvRunner to sample one share of the plan (T steps of each of its environments), and returns
+        immediately.
+        """
         return state
 
     def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> Sampled:
@@ -152,7 +154,9 @@ class Place(Protocol):
         ...
 
     def num_updates(self, state: TrainState) -> Any:
-        """Number of updates so far, which is also the version of the weights; an array on the device."""
+        """Number of updates so far, which is also the version of the weights: an int on the host, a scalar array in a
+        program on the device.
+        """
         ...
 
     def num_env_steps(self, state: TrainState) -> Any:
@@ -182,8 +186,8 @@ class Place(Protocol):
         return state
 
     def repeat(self, function: Callable[..., Any], state: TrainState, times: Any) -> tuple[TrainState, Any]:
-        """Calls a function ``state -> (state, metrics)`` repeatedly, each time on the new state; returns the last state
-        and metrics.
+        """Calls a function ``state -> (state, metrics)`` `times` times, each time on the new state; returns the last
+        state and the last metrics.
 
         Args:
             function: The function to call.
@@ -234,8 +238,8 @@ class AsynchronousPlace(Place, Protocol):
         ...
 
     def note_lag(self, num_updates: float) -> None:
-        """Stores the policy lag: the number of updates between the weights with which the samples were made and the
-        newest weights.
+        """Stores the policy lag of the last update: the number of updates between the weights that sampled its batch
+        and the weights from which the update started.
         """
         ...
 
@@ -327,8 +331,8 @@ class TrainingStep(abc.ABC):
         """
 
     def pause(self) -> None:  # noqa: B027 - most do nothing beside their call
-        """Stops background updates at the end of an iteration, if the step has any; the learners do not change until
-        the next call.
+        """Called at the end of an iteration: pauses the step's background updates, if it makes any, so that the
+        learners do not change until the next training step.
         """
 
     def stop(self) -> None:  # noqa: B027 - likewise
@@ -348,9 +352,9 @@ class TrainingStep(abc.ABC):
         return None
 
     def env_to_module_state(self) -> dict[str, Any]:
-        """Returns the states of env-to-module connectors that are computed from the training data, such as
-        normalization statistics, ``{connector name: state}``; {} if the step samples environments, because EnvRunners
-        then have these states. Called after `plan`.
+        """Returns the env-to-module connector states that the step has computed from recorded training data, such as
+        normalization statistics, ``{connector name: state}``. {} if the step samples environments: then the EnvRunners
+        have these states. Called after `plan`.
         """
         return {}
 
@@ -381,8 +385,8 @@ class TrainingStep(abc.ABC):
         self.change_settings(config)
 
     def drop_kept(self, driver: Driver) -> str:
-        """Creates the step's stored data (replay buffer, position in a data set) again after a failed call of the
-        program has destroyed it. Returns a text about the loss, to be appended to the error message.
+        """Replaces the step's stored data (replay buffer, position in a data set) by new data, for example after a
+        failed call of the program has destroyed it. Returns a text about the loss, to be appended to the error message.
         """
         return ""
 
