@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.videos.episodes import RecordedEpisode
 
 _RUNNING = "running_evaluation"
-"""Part of a runner's state that matters where its environments are not reset."""
+"""Part of a runner's state that is saved only if evaluations do not reset the environments."""
 
 
 class DeviceEvaluation(Evaluation):

@@ -38,9 +38,13 @@ if TYPE_CHECKING:
     from jaxrl_stack.execution.plans import Plan, SampledUpdate, SamplePlan
 
 MODULE_STREAMS = "module/"
-"""Prefix of the random streams of modules, where there are several: the name of such a stream decides its numbers."""
+"""Prefix of the names of modules' random streams in multi-agent training. The random numbers of such a stream depend on
+its name.
+"""
 _MOST_RANDOM_NUMBERS = 2**24
-"""Up to so many numbers of a stream are made before the loop of a call: 64 MiB. Of more, their keys are."""
+"""Maximum number of a stream's random numbers that are drawn before the loop of a call: 64 MiB. For larger streams,
+only PRNG keys are made before the loop.
+"""
 
 
 @struct.dataclass

@@ -79,7 +79,8 @@ class Driver(abc.ABC):
         module_map: Map from agents to modules.
         num_env_steps: Lifetime env steps.
         device_seconds: Seconds spent waiting for compiled programs since `start_iteration`.
-        compile_seconds: Part of it that other processes have spent compiling; this process has a separate clock.
+        compile_seconds: Seconds that other processes have spent compiling since `start_iteration`; this process has a
+            separate clock.
         rollout_memory: Memory of the rollout of one EnvRunner.
         train_batch_memory: Memory of the batch of one update.
         kept_memory: Memory of the training step's kept data, when full; None if there is none or it is unknown.
@@ -87,7 +88,7 @@ class Driver(abc.ABC):
         available_memory: Bytes that were free at build time; None if unknown.
         num_episodes: Lifetime finished episodes.
         num_agent_steps: Lifetime completed steps of each of several agents; None for one agent.
-        num_opponent_steps: Part of these that snapshots of the policy have completed.
+        num_opponent_steps: Part of the agents' steps that snapshots of the policy have completed.
         num_env_steps_trained: Lifetime env steps in updates.
         description: Place of training, in a few words.
         replay_buffer: The training step's kept data as users see it, or None.
@@ -397,7 +398,7 @@ class Driver(abc.ABC):
     # ----------------------------------------------------------------------------------------------------- state
 
     kind: str
-    """Which driver this is, in checkpoints."""
+    """Name of the kind of driver, stored in checkpoints."""
 
     @abc.abstractmethod
     def components(self) -> list[tuple[str, Any]]:

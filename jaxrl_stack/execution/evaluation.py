@@ -42,7 +42,7 @@ LIFETIME_COUNTS = {
     "num_env_steps_on_data": ("offline_eval_runners", ALL_MODULES, "num_env_steps_sampled"),
     "num_iters_on_data": ("offline_eval_runners", ALL_MODULES, "dataset_num_iters_evaluated"),
 }
-"""What is added up over all evaluations: path of its number in the results of one."""
+"""Counts that are summed over all evaluations: ``{name: path of the count in the results of one evaluation}``."""
 
 
 def evaluation_config(config: AlgorithmConfig) -> AlgorithmConfig:

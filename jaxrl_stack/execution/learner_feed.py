@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_WAIT_S = 1.0
-"""Longest wait for anything to happen, after which a training step ends without."""
+"""Maximum seconds that a training step waits for samples, train batches or updates; then it ends without them."""
 
 
 @dataclasses.dataclass

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 
 HOST_ENV_BYTES = 1024
-"""What one Python environment takes at the least: a `gymnasium.Env` with two tiny spaces and a generator has 2 KB."""
+"""Minimum bytes of one Python environment: a `gymnasium.Env` with two tiny spaces and a generator has 2 KB."""
 LEAST_PER_STEP = {
     Columns.REWARDS: np.dtype(np.float32).itemsize,
     **dict.fromkeys((Columns.TERMINATEDS, Columns.TRUNCATEDS), np.dtype(np.bool_).itemsize),
 }
-"""``{column: bytes}`` of what is recorded of a step whatever the spaces are."""
+"""``{column: bytes}`` that each recorded step has, whatever the spaces are."""
 
 
 # ------------------------------------------------------------------------------------------------------- estimates

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 RESIDENT, STREAMED = "resident", "streamed"
 """The paths that data takes to updates, in logs and checkpoints."""
 DEFAULT_WINDOW = 2**28
-"""Bytes of data in memory where nothing is known of how much is free."""
+"""Bytes of streamed data in memory if the free memory is unknown."""
 
 
 class OfflineStep(TrainingStep):

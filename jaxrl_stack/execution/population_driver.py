@@ -78,7 +78,7 @@ class PopulationDriver:
         num_updates: Updates that each running member has made.
         is_live: bool ``[M]``, False for diverged and stopped members.
         device_seconds: Time of the calls since the last reset to 0.
-        compile_seconds: Part of it that other processes have spent compiling, 0.
+        compile_seconds: Seconds that other processes have spent compiling, 0.
         lacks_env_runners: Whether all EnvRunners are actors that are being restarted; False, as members have no actors.
         num_agent_steps: Steps of each of several agents; None, as members have one agent.
         num_opponent_steps: Steps of snapshots; 0, as members have none.

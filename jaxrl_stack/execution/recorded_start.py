@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LONGEST_BLOCK = 256
-"""Steps of a block that is added to a replay at a time."""
+"""Maximum steps of a block that is added to a replay buffer at a time."""
 
 
 class RecordedStart:

@@ -50,7 +50,8 @@ class HasState(Protocol):
     state.
 
     Attributes:
-        draws: Random streams of the training step for it, by name; {} if it has a generator.
+        draws: Random streams that the training step needs for this data source, by name; {} if the source has its own
+            generator.
         estimate: Memory of its state; None if unknown.
     """
 
