@@ -76,7 +76,7 @@ class AggregatorActor(FaultAwareApply):
 
 class Aggregation:
     """Concatenates the samples of train batches in aggregator actors (separate processes). Without such actors, a batch
-    is ready as soon as its samples are collected, and the learners concatenate them.
+    is ready as soon as its samples are collected, and the learners concatenate these samples.
 
     Args:
         config: The algorithm's config.

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from jaxrl_stack.videos.episodes import RecordedEpisode
 
 _RUNNING = "running_evaluation"
-"""Part of a runner's state that is saved only if evaluations do not reset the environments."""
+"""Name of the part of a runner's state that contains unfinished evaluation episodes. Checkpoints contain this part only
+if evaluations do not reset the environments.
+"""
 
 
 class DeviceEvaluation(Evaluation):

@@ -354,7 +354,7 @@ class Driver(abc.ABC):
     @abc.abstractmethod
     def acting_parts(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
         """Returns the modules, and the env-to-module and module-to-env pipelines of one module. Weights and pipeline
-        states may be out of date; callers that need the current ones set them.
+        states may be out of date; callers that need current weights and states set these first.
 
         Args:
             module_id: Id of the module. A module without agents uses the pipelines of the first module with agents.
@@ -439,8 +439,8 @@ class Driver(abc.ABC):
         self.step.set_kept_state(self, state)
 
     def write_output(self) -> None:
-        """Closes the files that record sampled steps, so that they can be read. Steps of unfinished episodes are
-        written later, to other files.
+        """Closes the files that record sampled steps, so that they can be read. Unfinished episodes are not written
+        yet; they go to later files.
         """
         self.env_runner_group.write_output()
         self.evaluation.write_output()

@@ -307,7 +307,7 @@ class DeviceFacts(Facts):
         if num_columns % plan.num_shards:
             raise ValueError(
                 f"num_shuffle_shards={plan.num_shards} must divide the {num_columns} sampled fragments of a train "
-                f"batch (num_envs_per_env_runner={self.num_envs} * {num_columns // self.num_envs} of each "
+                f"batch (num_envs_per_env_runner={self.num_envs} * {num_columns // self.num_envs} fragments per "
                 f"environment). Set num_shuffle_shards to a divisor of {num_columns}, or change "
                 f"num_envs_per_env_runner."
             )

@@ -70,8 +70,8 @@ class HeldOutRows:
 class HeldOutEvaluation:
     """Computes the learner's losses on held-out recorded steps, without an update.
 
-    The losses are reported next to the results of an evaluation in an environment. Random layers use a seed of the
-    evaluation; learner, metrics and random streams of training do not change.
+    The losses are reported next to the results of an evaluation in an environment, if there is one. Random layers use
+    a seed of the evaluation; learner, metrics and random streams of training do not change.
 
     Args:
         driver: Driver with learners.

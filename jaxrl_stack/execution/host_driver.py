@@ -169,8 +169,8 @@ class HostDriver(LocalDriver):
 
     @property
     def num_env_steps_lost(self) -> int:
-        """Lifetime env steps that were lost with a node before an update read them; the train batches are then sampled
-        again.
+        """Lifetime env steps that were lost with a node before an update read them. After each loss, the train batch is
+        sampled again.
         """
         return self._log.num_env_steps_lost
 

@@ -182,8 +182,8 @@ class HostPlace(AsynchronousPlace):
         return Sampled(state, self._taken_in(blocks, started))
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Asks every idle EnvRunner actor to sample one share of the plan (T steps of each of its environments). An
-        EnvRunner in this process samples in `collect` instead.
+        """Asks every idle EnvRunner actor to sample one share of the plan: T steps of each of the actor's environments,
+        or whole episodes. An EnvRunner in this process samples in `collect` instead.
         """
         if not self._has_requested:
             self._has_requested = True

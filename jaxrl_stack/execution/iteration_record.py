@@ -168,7 +168,7 @@ class IterationRecord:
             made = -(-number // num_training_steps)
             raise ValueError(
                 f"inspect() records at most plan.num_updates={planned} updates of a training step, but the step made "
-                f"{made}. Set self.num_updates = {made} in the plan() of the training step."
+                f"{made}. Set self.num_updates = {made} in TrainingStep.plan()."
             )
         for i in range(number):
             self.add_update({path: leaf[:, i] for path, leaf in call.updates.items()})

@@ -101,8 +101,8 @@ class League:
         self._add_snapshot()
 
     def after_training_step(self, iteration: int) -> None:
-        """Counts the games of a training step. Adds a snapshot if one is due. Otherwise draws a new opponent for each
-        block (group of environments with one opponent) that has finished as many games as it has environments.
+        """Counts the games of a training step. Adds a snapshot if one is due. Otherwise draws an opponent again for
+        each block (group of environments with one opponent) that has finished as many games as it has environments.
 
         Args:
             iteration: Number of the running iteration.

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_WAIT_S = 1.0
-"""Maximum seconds that a training step waits for samples, train batches or updates; then it ends without them."""
+"""Maximum seconds that a training step waits for samples, train batches or updates; then it ends without them. For
+samples, the setting `timeout_s_sampler_manager` replaces this number, unless it is 0.
+"""
 
 
 @dataclasses.dataclass
@@ -284,7 +286,8 @@ class LearnerCalls(LearnerFeed):
 
     def _settle(self) -> None:
         """Reads the results of finished updates, and counts the steps of their batches as trained. If an update failed
-        or was lost with a dead learner actor, counts the steps of its batch as lost.
+        or was lost with a dead learner actor, counts the steps of its batch as lost. Raises the error of a failed
+        update, unless samples of its batch were lost.
         """
         outcomes = self._updates.finished()
         num_pending = len(self._updates.pending_refs())

@@ -35,8 +35,8 @@ class Ledger:
 
 @dataclasses.dataclass(eq=False)
 class Batch:
-    """Train batch of one update, with its number of env steps and its fate (trained, dropped or lost), by which
-    `Ledger` counts these steps once.
+    """Train batch of one update. `Ledger` counts the env steps of each batch once, by the batch's fate (trained,
+    dropped or lost).
 
     Attributes:
         experience: Steps of the batch.

@@ -38,7 +38,7 @@ LEAST_PER_STEP = {
     Columns.REWARDS: np.dtype(np.float32).itemsize,
     **dict.fromkeys((Columns.TERMINATEDS, Columns.TRUNCATEDS), np.dtype(np.bool_).itemsize),
 }
-"""``{column: bytes}`` that each recorded step has, whatever the spaces are."""
+"""Bytes of the columns that each recorded step has, whatever the spaces are: ``{column: bytes}``."""
 
 
 # ------------------------------------------------------------------------------------------------------- estimates
@@ -155,7 +155,7 @@ def least_memory(config: AlgorithmConfig) -> MemoryEstimate:
 
 def require_host_memory(config: AlgorithmConfig, estimate: MemoryEstimate, num_actors: Any, remedy: str = "") -> None:
     """Raises ValueError if an estimate exceeds the free memory of this machine. The memory of actors is compared with
-    the installed memory instead, and only if the cluster is this machine alone and cannot grow.
+    the installed memory instead, and only if the cluster has no other machine and cannot grow.
 
     Args:
         config: The algorithm's config.

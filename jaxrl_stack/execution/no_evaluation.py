@@ -85,8 +85,8 @@ class NoEvaluation(Evaluation):
             for own, of_data in zip(runner.get_spaces()[mid], trained, strict=True):
                 if difference(own, of_data) is not None:
                     raise ValueError(
-                        f"Without an environment, the module would have the space {own}, but it was trained on the "
-                        f"space {of_data}. {_REMEDY}"
+                        f"Without an environment, the connectors give the module the space {own}, but it was trained "
+                        f"on the space {of_data}. {_REMEDY}"
                     )
         return runner
 

@@ -482,7 +482,7 @@ class PopulationDriver:
         ]
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Overwrites running members by copies of other running members: weights, optimizers, settings, environments
+        """Overwrites running members with copies of other running members: weights, optimizers, settings, environments
         and replay buffers.
 
         Each member keeps its random streams, so that copies continue differently. Only the first call compiles.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LONGEST_BLOCK = 256
-"""Maximum steps of a block that is added to a replay buffer at a time."""
+"""Maximum number of time steps of the blocks in which recorded steps are added to a replay buffer."""
 
 
 class RecordedStart:

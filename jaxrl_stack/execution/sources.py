@@ -155,7 +155,7 @@ class Replay(HasState, Protocol):
 
     def look_at(self, kept: Any, what: DrawForm, number: int, seed: int) -> dict[str, Any]:
         """Draws transitions or sequences from the replay buffer by a seed, without changing the buffer; returns columns
-        ``[number, ...]``. The reward of an n-step transition is the undiscounted sum of its rewards.
+        ``[number, ...]``. The reward of an n-step transition is the undiscounted sum of its steps' rewards.
         """
         ...
 

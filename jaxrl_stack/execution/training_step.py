@@ -141,8 +141,8 @@ class Place(Protocol):
         ...
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Asks every idle EnvRunner to sample one share of the plan (T steps of each of its environments), and returns
-        immediately.
+        """Asks every idle EnvRunner to sample one share of the plan (T steps of each of the runner's environments, or
+        whole episodes), and returns immediately.
         """
         return state
 

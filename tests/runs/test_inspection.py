@@ -267,7 +267,9 @@ def test_a_page_does_not_hide_that_render_fails():
 def test_more_updates_than_planned_are_refused_by_name():
     config = programs.ppo()
     config.algo_class = TwicePPO
-    with pytest.raises(ValueError, match=r"num_updates=1 .* made 2\. Set self\.num_updates = 2 in plan\(\)"):
+    with pytest.raises(
+        ValueError, match=r"num_updates=1 .* made 2\. Set self\.num_updates = 2 in TrainingStep\.plan\(\)"
+    ):
         inspect(config.build_algo())
 
 
