@@ -53,14 +53,16 @@ class Recorded(Protocol):
         ...
 
     def run(self, start: int, stop: int) -> Self:
-        """Returns the part from index ``start`` to ``stop - 1`` on axis B of a `Block`, or on axis N of `DrawnRows`, as
-        views of the arrays.
+        """Returns a slice of this container: the indices ``start`` to ``stop - 1`` on axis B of a `Block`, or on axis N
+        of `DrawnRows`. NumPy arrays of the slice are views.
         """
         ...
 
     @classmethod
     def concatenate(cls, several: Sequence[Self]) -> Self:
-        """Concatenates the steps of several containers of this class, which must have the same columns."""
+        """Concatenates several containers of this class along axis B of a `Block`, or axis N of `DrawnRows`. All must
+        have the same columns.
+        """
         ...
 
 
@@ -76,7 +78,7 @@ class DrawnRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of the first two axes of the first column, ``(N, d)``; ``(N,)`` if it has only one axis."""
+        """``(N, d)``: sizes of the first two axes of the first column. ``(N,)`` if this column has only one axis."""
         return _leading_axes(self.columns)
 
     @property
@@ -89,7 +91,7 @@ class DrawnRows:
         return DrawnRows(columns)
 
     def run(self, start: int, stop: int) -> DrawnRows:
-        """Returns the rows from ``start`` to ``stop - 1``, as views of the arrays."""
+        """Returns the rows with the indices ``start`` to ``stop - 1``. NumPy arrays of the result are views."""
         return DrawnRows(jax.tree.map(lambda x: x[start:stop], self.columns))
 
     @classmethod
@@ -100,12 +102,11 @@ class DrawnRows:
 
 @struct.dataclass
 class Block:
-    """Sampled steps of one module, ``[T, B, ...]``: each of the B columns contains T steps of one agent in temporal
-    order.
+    """Sampled steps of one module, ``[T, B, ...]``: each index of axis B has T steps of one agent, in temporal order.
 
     Attributes:
-        columns: ``{column: pytree [T, B, ...]}``. Recurrent states and the frames before the first step have different
-            numbers of rows: see `Layout`.
+        columns: ``{column: pytree [T, B, ...]}``. For recurrent states and for the frames before the first step, axis 0
+            has a different size: see `Layout`.
         layout: Static layout of the columns. None for a user's block, until `of_module` derives it.
     """
 
@@ -116,8 +117,8 @@ class Block:
 
     @classmethod
     def of_recording(cls, columns: dict[str, Any], layout: Layout, resets: Any = None) -> Self:
-        """Builds a block from sampled columns ``[T, B, ...]`` with whole frame stacks and the recurrent state of every
-        step; the block stores only the frames and states that `layout` requires.
+        """Builds a block from sampled columns ``[T, B, ...]``, which have whole frame stacks and the recurrent state of
+        every step. Keeps only the frames and states that the argument `layout` requires.
 
         Args:
             columns: ``{column: pytree [T, B, ...]}``.
@@ -157,7 +158,7 @@ class Block:
     @classmethod
     def of_chunks(cls, module: RLModule, batch: Mapping[str, Any], names: Sequence[str], *, is_masked: bool) -> Self:
         """Builds a block from chunks (training sequences) ``[N, L, ...]``, whose observations contain all stacked
-        frames; each chunk becomes a column of the block, ``[L, N, ...]``.
+        frames. The N chunks become axis 1 of the block, ``[L, N, ...]``.
 
         Args:
             module: Module of the chunks.
@@ -201,8 +202,8 @@ class Block:
         if missing:
             raise ValueError(
                 f"The steps of module {module_id!r} lack the columns {missing}, which their {layout} requires; they "
-                f"have only {sorted(self.columns)}. Pass an experience that was sampled with this Layout, and keep "
-                "these columns in learner connectors."
+                f"have only {sorted(self.columns)}. Pass the sampled steps with all of their columns, and keep these "
+                "columns in learner connectors."
             )
         if Columns.LOSS_MASK in self.columns and not layout.is_masked:
             raise ValueError(
@@ -232,11 +233,11 @@ class Block:
             states = jax.tree.leaves(self.columns.get(Columns.STATE_IN, {}))
         leading = (expected.num_rows(Columns.STATE_IN, num_steps), num_columns)
         if bool(states) != has_states or any(np.shape(leaf)[:2] != leading for leaf in states):
-            needed = f"recurrent states state_in {[*leading, '...']}" if has_states else "no recurrent states state_in"
+            needed = f"recurrent states [{leading[0]}, {leading[1]}, ...]" if has_states else "no recurrent states"
             raise ValueError(
-                f"Module {module_id!r}, a {type(module).__name__}, needs {needed} for steps [T={num_steps}, "
-                f"B={num_columns}]; the column state_in has {[np.shape(leaf) for leaf in states] or 'none'}. Pass the "
-                f"result of EnvRunner.sample_block() unchanged."
+                f"Module {module_id!r}, a {type(module).__name__}, needs {needed} in the column state_in for steps "
+                f"[T={num_steps}, B={num_columns}], but got {[np.shape(leaf) for leaf in states] or 'none'}. Pass the "
+                f"steps of EnvRunner.sample_block() unchanged."
             )
 
     # ------------------------------------------------------------------------------------------------------ properties
@@ -260,12 +261,12 @@ class Block:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """``(T, B)``: number of time steps, and number of columns (each has the steps of one agent)."""
+        """``(T, B)``: number of time steps, and size of axis B, where each index has the steps of one agent."""
         return _leading_axes(self._steps)
 
     @property
     def size(self) -> int:
-        """Number of columns ``B`` (each has the steps of one agent), the size of axis 1."""
+        """Size of axis B (axis 1), where each index has the steps of one agent."""
         return self.shape[1]
 
     @property
@@ -288,15 +289,17 @@ class Block:
         return self.columns
 
     def fits_minibatches(self, num_rows: int) -> bool:
-        """Whether a minibatch of `num_rows` rows can consist of whole env steps, each with the rows of all agents:
-        `num_rows` must be a multiple of the layout's `num_agents`, which is 1 if minibatches draw rows one by one.
+        """Whether `num_rows` rows of a minibatch can be whole env steps: a row is a step of one agent, and a whole env
+        step has one row per agent. `num_rows` must be a multiple of the layout's `num_agents`, which is 1 if
+        minibatches draw rows one by one.
         """
         return num_rows % self.known_layout.num_agents == 0
 
     def rows_of_observations(self, function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """Prepares `function`, a function of observations, for calls on some of the block's steps. Returns two pairs
-        ``(rows, function of rows)``, for the observations before and after each step. The functions restore stacked
-        frames if the block stores single frames; see `frames.rows_of_block`.
+        """Prepares the evaluation of `function`, a function of observations, at selected steps of the block.
+
+        Returns two pairs ``(inputs, function of selected inputs)``, for the observations before and after each step;
+        `inputs` has one entry per step, ``[T * B, ...]``. See `frames.rows_of_block`.
         """
         return frames.rows_of_block(self.columns, self.known_layout.num_frames, function)
 
@@ -322,8 +325,8 @@ class Block:
         return dataclasses.replace(self, layout=self.known_layout.with_rows_apart())
 
     def chunks(self, length: int) -> dict[str, Any]:
-        """Cuts the steps of each column of the block into chunks (training sequences) of equal length; observations
-        must contain all stacked frames.
+        """Cuts the steps of the block into chunks (training sequences) of equal length; observations must contain all
+        stacked frames.
 
         Args:
             length: ``L``; for a block with recurrent states its chunk length.
@@ -352,12 +355,12 @@ class Block:
     # --------------------------------------------------------------------------------------------------- runs and joins
 
     def run(self, start: int, stop: int) -> Self:
-        """Returns the part of the block from index ``start`` to ``stop - 1`` on axis B, as views of the arrays."""
+        """Returns a slice of the block: the indices ``start`` to ``stop - 1`` on axis B. NumPy arrays are views."""
         return self.with_columns(jax.tree.map(lambda x: x[:, start:stop], self.columns))
 
     def deal_out(self, num_devices: int) -> Self:
-        """Splits the columns of the block over D devices: ``[D, T, B / D, ...]``; device ``d`` has the columns ``d *
-        B/D ... (d+1) * B/D - 1``.
+        """Splits axis B of the block over D devices: ``[D, T, B / D, ...]``. Device ``d`` has the indices ``d * B/D``
+        to ``(d+1) * B/D - 1``.
 
         The arrays are views where NumPy can make one.
         """
@@ -374,7 +377,9 @@ class Block:
         return [self.with_columns(jax.tree.map(lambda x, d=d: x[d], self.columns)) for d in range(num_devices)]
 
     def with_mask(self) -> Self:
-        """Returns the block with a column ``LOSS_MASK`` (True: losses use the step); a new mask is True everywhere."""
+        """Returns the block with a column ``LOSS_MASK`` (True: losses use the step). If the block has no mask, the
+        column is True everywhere.
+        """
         columns = self.columns
         if Columns.LOSS_MASK not in columns:
             columns = {Columns.LOSS_MASK: np.ones(self.shape, bool), **columns}
@@ -383,9 +388,9 @@ class Block:
 
     @classmethod
     def concatenate(cls, several: Sequence[Self]) -> Self:
-        """Concatenates the columns of several blocks of sampled steps, ``[T, B, ...]`` NumPy arrays, on axis 1.
+        """Concatenates several blocks of sampled steps along axis B; their arrays ``[T, B, ...]`` are NumPy arrays.
 
-        If one of the blocks has masks, all rows of blocks without masks are valid.
+        If some blocks have a mask, each block without one gets a mask that is True everywhere.
 
         Raises:
             ValueError: If the blocks differ in their number of steps.
@@ -421,8 +426,8 @@ def _concatenated(several: Sequence[Recorded], axis: int) -> Any:
 
 
 def _at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
-    """Returns a module's columns without ``STATE_OUT``, and with ``STATE_IN`` only at the starts of chunks (training
-    sequences of fixed length). For a module without a recurrent state, returns the columns unchanged.
+    """Keeps only the recurrent states at the starts of chunks (training sequences of fixed length): selects these steps
+    of ``STATE_IN``, and removes ``STATE_OUT``. If the module has no recurrent state, returns the columns unchanged.
 
     Chunks are cut at fixed steps, independent of episodes: all states of a chunk follow from its first state, its
     observations, and the ends of episodes.
@@ -435,8 +440,8 @@ def _at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
 
 def _fragments_side_by_side(x: jax.Array, num_fragments: int, num_agents: int) -> jax.Array:
     """Cuts an array of a rollout, ``[R * T, B, ...]``, into R fragments of T steps, and joins them on axis 1, ``[T, R *
-    B, ...]``. If minibatches draw the rows of several agents together (`num_agents` > 1), the columns of each agent
-    stay contiguous.
+    B, ...]``. If axis B is the concatenation of `num_agents` agents, so is axis 1 of the result: the entries of one
+    agent, from all fragments, are adjacent.
     """
     x = jnp.moveaxis(x.reshape(num_fragments, -1, *x.shape[1:]), 0, 1)
     num_steps, rest = x.shape[0], x.shape[3:]

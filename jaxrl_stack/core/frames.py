@@ -1,5 +1,5 @@
-"""Storage of frame-stacked observations (n frames per observation) as one frame per step, between sampling and the
-loss.
+"""Storage of frame-stacked observations (n frames per observation) as one frame per step, which saves memory between
+sampling and the loss.
 
 A block has the newest frame of each step in ``OBS`` and ``FINAL_OBS``, the frames before its first row in
 ``FRAMES_BEFORE``, and in ``NUM_BEFORE`` the number of earlier frames that belong to a row's episode; the other frames
@@ -57,8 +57,8 @@ def of_rollout(
     columns: dict[str, Any], earlier: jax.Array, num_fragments: int, *, keeps_resets: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Computes the columns from which frame-stacked observations can be restored after a rollout of single frames is
-    cut into fragments: ``NUM_BEFORE``, the number of earlier frames in each step's observation, and ``FRAMES_BEFORE``,
-    the frames before each fragment.
+    cut into fragments. ``NUM_BEFORE`` is the number of earlier frames of its episode in each step's observation.
+    ``FRAMES_BEFORE`` has the frames before each fragment.
 
     Args:
         columns: ``{column: pytree [R * T, B, ...]}``, results of `newest`, and ``RESETS``.
@@ -99,8 +99,8 @@ def stacked(columns: dict[str, Any]) -> dict[str, Any]:
 
 @struct.dataclass
 class FrameRows:
-    """Single frames of a block ``[T, B, ...]`` in flat order (step t of column b is row ``t * B + b``). `take` restores
-    frame-stacked observations.
+    """Single frames of a block ``[T, B, ...]`` in flat order: step t at index b of axis B is row ``t * B + b``. `take`
+    restores frame-stacked observations.
 
     Attributes:
         frames: Frames before the block and of its rows, ``[(n - 1 + T) * B, ..., C]``.
@@ -142,8 +142,10 @@ class FrameRows:
 def rows_of_block(
     columns: dict[str, Any], num_frames: int, function: Callable[[Any], Any]
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Prepares `function`, a function of observations, for calls on some rows of a block. The returned functions take
-    rows, restore stacked frames if the block stores single frames, and call `function` with the observations.
+    """Prepares the evaluation of `function`, a function of observations, at selected steps of a block.
+
+    If the block stores whole observations, the returned inputs are the observations. If it stores single frames, inputs
+    are row indices, and the returned functions restore the stacked observations before they call `function`.
 
     Args:
         columns: ``{column: pytree [T, B, ...]}`` with ``OBS`` and ``FINAL_OBS``.
@@ -151,8 +153,8 @@ def rows_of_block(
         function: Function of observations ``[m, ...]``.
 
     Returns:
-        Two pairs ``(rows [T * B, ...], function of some of these rows)``: for the observations before the steps, and
-        for those after them.
+        Two pairs ``(inputs [T * B, ...], function of selected inputs)``, for the observations before the steps and the
+        observations after them. With single frames, inputs for the latter also have the newest frames.
     """
     names = (Columns.OBS, Columns.FINAL_OBS, *([NUM_BEFORE] if num_frames > 1 else []))
     flat = {name: jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns[name]) for name in names}
@@ -192,7 +194,7 @@ def _counts(resets: Any, num_frames: int) -> Any:
     """Returns the column ``NUM_BEFORE``, int32 ``[T, B]``: the number of steps since the start of each step's episode,
     at most n - 1 (n frames per stack).
 
-    Until the first reset of a column it is n - 1: the frames in ``FRAMES_BEFORE`` are used unchanged.
+    For each index of axis B, it is n - 1 until the first reset: the frames in ``FRAMES_BEFORE`` are used unchanged.
     """
     xp, latest = (np, np.maximum.accumulate) if isinstance(resets, np.ndarray) else (jnp, jax.lax.cummax)
     times = np.arange(len(resets), dtype=np.int32)[:, None]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """Static description of a `Block`'s columns: recurrent chunks, stacked frames, masks, and the number of agents
-    whose rows are always drawn together.
+    whose rows minibatches draw together.
 
     Attributes:
         chunk_length: ``L``, number of steps of a chunk. If it is set, ``STATE_IN`` ``[ceil(T / L), B, ...]`` has the
@@ -31,7 +31,8 @@ class Layout:
             1: the block has whole observations.
         is_masked: Whether rows may be masked by ``LOSS_MASK``. If False, programs do not look for the column.
         num_agents: ``A``, number of rows of an environment step that are always in the same minibatch, one for each of
-            the module's agents. Agent ``a`` has the columns from ``a * B / A`` on. 1: rows are drawn one by one.
+            the module's agents. On axis B, agent ``a`` has the indices ``a * B / A`` to ``(a + 1) * B / A - 1``. 1:
+            rows are drawn one by one.
     """
 
     chunk_length: int | None = None
@@ -54,8 +55,8 @@ class Layout:
         return tuple(name for name, is_there in own.items() if is_there)
 
     def num_rows(self, column: str, num_steps: int) -> int:
-        """Returns the length of a column's first axis in a block of `num_steps` steps: `num_steps`, the number of
-        chunks for recurrent states, or 1 for the frames before the first step.
+        """Returns the size of a column's first axis in a block of `num_steps` steps: the number of chunks for recurrent
+        states, 1 for the frames before the first step, and `num_steps` for all other columns.
         """
         if column == Columns.STATE_IN and self.chunk_length is not None:
             return -(-num_steps // self.chunk_length)
@@ -89,9 +90,9 @@ class Layout:
         return dataclasses.replace(self, num_agents=1)
 
     def masked_as(self, columns: Mapping[str, Any]) -> Layout:
-        """Returns this layout with `is_masked` set to whether `columns` contain ``LOSS_MASK``, which connectors may add
-        or remove. If `is_masked` changes, `num_agents` becomes 1: minibatches then draw each agent's row of an env step
-        independently.
+        """Returns this layout with `is_masked` True if `columns` contain ``LOSS_MASK``, else False; connectors may add
+        or remove this column. If `is_masked` changes, `num_agents` becomes 1: minibatches then draw each agent's row of
+        an env step independently.
         """
         is_masked = Columns.LOSS_MASK in columns
         return self if is_masked == self.is_masked else dataclasses.replace(self, is_masked=is_masked, num_agents=1)
@@ -133,8 +134,8 @@ class Layouts(Mapping[str, Layout]):
 
     def masked_as(self, batch: Mapping[str, Mapping[str, Any]]) -> Self:
         """Returns a copy in which each layout's `is_masked` is True if the module's columns in `batch` contain
-        ``LOSS_MASK``, which connectors may add or remove, else False. Modules that are not in `batch` keep their
-        layout; see `Layout.masked_as`.
+        ``LOSS_MASK``, else False; connectors may add or remove this column. Modules that are not in `batch` keep their
+        layout. See `Layout.masked_as`.
         """
         return type(self)({mid: own.masked_as(batch[mid]) if mid in batch else own for mid, own in self.items()})
 
@@ -195,10 +196,10 @@ def sequence_length(module: RLModule, num_steps: int) -> int:
 
 
 def full_sequence_length(module: RLModule) -> int | None:
-    """Returns the maximum length of a module's training sequences, the setting ``max_seq_len``; None without this
-    setting: a sequence then contains all steps of a block.
+    """Returns the setting ``max_seq_len``, the maximum length of a module's training sequences. None if it is not set:
+    each sequence then contains all steps of a block.
 
-    It is 1 for a module without a recurrent state.
+    Returns 1 for a module without a recurrent state.
 
     Raises:
         ValueError: If ``max_seq_len`` is not an int of at least 1.

@@ -13,8 +13,8 @@ from jaxrl_stack.ops import masks, packing
 
 
 def squeezed(columns: dict[str, Any]) -> dict[str, Any]:
-    """Moves the valid steps (``LOSS_MASK`` True) of each column of a block to the front, in temporal order; masked
-    steps follow.
+    """Moves the valid steps (``LOSS_MASK`` True) to the front of axis T, separately for each index of axis B and in
+    temporal order; masked steps follow.
 
     Readers of the block then find contiguous steps of one agent: connectors that read the next row, chunks, recurrent
     states. So a block is squeezed before these, while it still has the states of all rows: the states at the starts of
@@ -26,8 +26,8 @@ def squeezed(columns: dict[str, Any]) -> dict[str, Any]:
             since the frame of a valid row follows the frame of the valid row before it.
 
     Returns:
-        JAX columns of the same shapes and dtypes. Masked rows repeat some row of their column, so that their values are
-        finite if the column's values are.
+        JAX columns of the same shapes and dtypes. Each masked row repeats some row with the same index of axis B, so
+        that its values are finite if the values of that row are.
     """
     mask = jnp.asarray(columns[Columns.LOSS_MASK])
     num_steps, num_columns = mask.shape
