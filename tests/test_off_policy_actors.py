@@ -464,7 +464,7 @@ def test_two_learners_are_one(one):
     assert group.num_updates == 3
     results = group.row_results(3)
     assert [r["default_policy"]["num_module_steps_trained"] for r in results] == [3 * ROWS // 2] * 2
-    with pytest.raises(ValueError, match="7.* rows cannot be split over 2 learners"):
+    with pytest.raises(ValueError, match="7.*cannot be split evenly over 2 learners"):
         group.update_rows(Experience.of_rows(rows(7)), timesteps=0)
     group.shutdown()
 

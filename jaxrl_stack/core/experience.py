@@ -47,23 +47,24 @@ class RecordingId(NamedTuple):
 
 
 class Versions(NamedTuple):
-    """Lowest and highest version of the policy weights with which some steps were sampled; a version is a number of
-    updates (int, or a uint32 array on the device).
+    """Lowest and highest version of the policy weights with which some steps were sampled. A version is a number of
+    updates: an int, or a uint32 array for steps on the device.
     """
 
     lowest: Any = 0
     highest: Any = 0
 
     def with_others(self, other: Versions) -> Versions:
-        """Returns the smallest range of weight versions that contains both ranges."""
+        """Returns the smallest range of weight versions that contains this range and the range `other`."""
         if isinstance(self.lowest, int) and isinstance(other.lowest, int):
             return Versions(min(self.lowest, other.lowest), max(self.highest, other.highest))
         return Versions(jnp.minimum(self.lowest, other.lowest), jnp.maximum(self.highest, other.highest))
 
 
 class AgentTimes(NamedTuple):
-    """Times at which agents' steps began and were complete, for environments with several agents; NumPy arrays. Times
-    count vector steps (steps of all environments at once) within one `Part`, the result of one `sample()` call.
+    """For environments with several agents: times at which each step of an agent began and was complete, as NumPy
+    arrays. Times are counted in vector steps (steps of all environments at once) of the `sample()` call that returned
+    the `Part`.
 
     Row ``s * B + i`` is agent s of the module in environment i. If the part continues the part before (see
     `RecordingId.serial`), the unfinished episode of environment i continues, too, unless ``ends[-1, i]`` is True in the
@@ -101,15 +102,15 @@ class Part:
             for episodes.
         num_agent_steps: Number of agents' steps: an environment step is one step of every agent in it.
         versions: Versions of the acting weights.
-        starts: ``{module_id: bool [B]}``, whether the first row of each column is the first of an episode; None if
-            this follows from the columns. For several agents on the host: whether the first complete step of a row is
-            the first one of its agent's episode, and does not continue the row's last complete step of earlier parts;
-            meaningless for a row without complete steps.
+        starts: ``{module_id: bool [B]}``, whether the first step at each index of axis B is the first of an episode;
+            None if this follows from the columns. For several agents on the host: whether the first complete step at an
+            index is the first one of its agent's episode, and does not continue the last complete step of earlier parts
+            at this index; meaningless for an index without complete steps.
         episodes: Whole episodes, from a runner that only returns episodes; else None.
         num_env_steps: Number of environment steps, an int.
         source: Identifier of the recording.
         times: Times at which agents' steps began and were complete. None if the plan does not need them
-            (`SamplePlan.has_agent_times`), in slices of columns (`run`), and after parts were joined.
+            (`SamplePlan.has_agent_times`), in slices of axis B (`run`), and after parts were joined.
         reference: Ray reference of the columns, ``{module_id: {column: pytree}}``, if they are in the object store.
     """
 
@@ -134,8 +135,8 @@ class Part:
         return self.reference is not None
 
     def kept_at(self, reference: Any) -> Part:
-        """Returns a copy of this part that has, instead of the columns, a Ray reference to them in Ray's object store
-        (`reference`); layouts and all other attributes stay.
+        """Returns a copy of this part without the columns and with `reference`, a Ray reference to the columns in Ray's
+        object store. Layouts and all other attributes are unchanged.
         """
         blocks = {mid: own.with_columns({}) for mid, own in self.blocks.items()}
         return dataclasses.replace(self, blocks=blocks, reference=reference)
@@ -167,7 +168,7 @@ class Part:
 
     def run(self, bounds: Mapping[str, tuple[int, int]]) -> Part:
         """Returns a copy of this part with the range from ``start`` to ``stop - 1`` on axis B (or N) of every module's
-        steps, as views of the arrays. The copy has no `times`.
+        steps. NumPy arrays of the copy are views; `times` is None.
 
         Args:
             bounds: ``{module_id: (start, stop)}``.
@@ -204,7 +205,8 @@ class Experience:
 
     @classmethod
     def of_steps(cls, modules: dict[str, dict[str, Any]]) -> Self:
-        """Creates an experience from columns ``[T, B, ...]`` in which every row is a step of one agent.
+        """Creates an experience from columns ``[T, B, ...]``, which have T steps of one agent, in temporal order, at
+        each index of axis B.
 
         Args:
             modules: ``{module_id: {column: pytree}}``; the columns are not checked.
@@ -247,7 +249,7 @@ class Experience:
             raise TypeError(
                 f"Expected an Experience of {'rows [N, ...]' if is_rows else 'steps [T, B, ...]'}, got "
                 f"{('rows', 'steps')[is_rows] if isinstance(given, cls) else type(given).__name__}. "
-                f"Pass Experience.{needed}."
+                f"Create it with Experience.{needed}."
             )
         return given
 
@@ -274,8 +276,8 @@ class Experience:
     def _joined_blocks(self) -> Mapping[str, Any]:
         if self.has_episodes:
             raise ValueError(
-                "This experience has no columns, only whole episodes (batch_mode='complete_episodes', or an EnvRunner "
-                "with a custom sample()). Read Experience.episodes."
+                "This experience has episodes instead of columns. Causes: batch_mode='complete_episodes', "
+                "count_steps_by='agent_steps', host learner connectors or a custom sample(). Read Experience.episodes."
             )
         return _concatenated_blocks([part.fetched() for part in self.parts])
 
@@ -324,19 +326,19 @@ class Experience:
         return Experience(tuple(part.fetched() for part in self.parts)) if self.is_remote else self
 
     def split(self, num_parts: int) -> list[Experience]:
-        """Splits axis B (or the rows N) of every module into `num_parts` equal consecutive ranges; each range becomes a
-        new experience. Arrays are views if there is only one sample.
+        """Splits axis B (or N) of every module into `num_parts` equal consecutive ranges, and returns a new experience
+        for each range. NumPy arrays are views if this experience has only one `Part`.
 
         Raises:
-            ValueError: If the number of columns (or rows) is not a multiple of `num_parts`; see also `joined`.
+            ValueError: If the size of axis B (or N) is not a multiple of `num_parts`; see also `joined`.
         """
         part = joined(self.parts)
         sizes = {mid: own.size for mid, own in part.blocks.items()}
         if any(size % num_parts for size in sizes.values()):
-            what = "rows" if self.is_rows else "columns (one per environment)"
+            what = "rows" if self.is_rows else "environments"
             raise ValueError(
-                f"A batch of {sizes} {what} cannot be split over {num_parts} learners evenly. Make the number of "
-                f"{what} a multiple of num_learners."
+                f"Axis {'N' if self.is_rows else 'B'} of a batch, with the sizes {sizes}, cannot be split evenly over "
+                f"{num_parts} learners. Make the number of {what} a multiple of num_learners."
             )
         return [
             Experience((part.run({mid: (n * i // num_parts, n * (i + 1) // num_parts) for mid, n in sizes.items()}),))
@@ -344,10 +346,10 @@ class Experience:
         ]
 
     def deal_out(self, num_learners: int) -> list[Experience | Share]:
-        """Splits the steps of this experience over learners: equal consecutive ranges of axis B (or of rows N) of all
-        samples.
+        """Splits the steps of this experience over learners. The axes B (or N) of all samples (parts) are joined in
+        order, and each learner gets an equal consecutive range.
 
-        If columns are in Ray's object store, all parts must have the same number of columns.
+        If columns are in Ray's object store, all parts must have the same size of axis B.
 
         Raises:
             ValueError: See `joined` and `split`.
@@ -370,9 +372,9 @@ class Share:
     object store.
 
     Attributes:
-        parts: Parts with columns of this share; all have the same B.
-        start: Offset of the share's first column from the start of the first part, in units of parts.
-        length: Number of the share's columns, in units of parts.
+        parts: Parts with steps of this share; all have the same B.
+        start: Start of the share's range in the first part, divided by B.
+        length: Size of the share's range, divided by B.
     """
 
     parts: Sequence[Part]
@@ -381,17 +383,18 @@ class Share:
 
     @property
     def num_env_steps(self) -> int:
-        """Number of environment steps in this learner's share: the steps of its samples, times the fraction of their
-        columns that belongs to the share, rounded.
+        """Number of environment steps in this learner's share, rounded: the steps of all `parts`, times the fraction of
+        the parts that belongs to the share.
         """
         return round(sum(part.num_env_steps for part in self.parts) * self.length / len(self.parts))
 
     def fetched(self) -> Experience:
-        """Fetches the arrays of this learner's range of columns from Ray's object store, as an experience.
+        """Fetches the arrays of this learner's range of axis B from Ray's object store, as an experience.
 
         Raises:
             LostExperienceError: If the columns are not in Ray's object store any more.
-            ValueError: If parts differ in columns or in ``[T, B]``, or the share would end within a column.
+            ValueError: If parts differ in columns or in ``[T, B]``, or the range would begin or end between two indices
+                of axis B.
         """
         parts = [part.fetched() for part in self.parts]
         if self.length == len(parts):
@@ -400,22 +403,22 @@ class Share:
             shapes = listed({next(iter(part.shapes.values())) for part in parts})
             raise ValueError(
                 f"Samples that are split over learners must have the same shape; these have {shapes}. Make the number "
-                f"of samples a multiple of num_learners."
+                f"of samples a multiple of num_learners: then no sample is split."
             )
         of_modules = {mid: self._bounds(num_columns) for mid, (_, num_columns) in parts[0].shapes.items()}
         runs = [part.run({mid: own[i] for mid, own in of_modules.items()}) for i, part in enumerate(parts)]
         return Experience((joined(runs),))
 
     def _bounds(self, num_columns: int) -> list[tuple[int, int]]:
-        """Returns, for each sample (part), ``(start, stop)`` of the columns that belong to this learner; every sample
-        has `num_columns` columns.
+        """Returns, for each sample (part), the range ``(start, stop)`` of axis B that belongs to this learner. In every
+        sample, axis B has the size `num_columns`.
         """
         start, stop = self.start * num_columns, (self.start + self.length) * num_columns
         if start.denominator > 1 or stop.denominator > 1:
             raise ValueError(
-                f"Each learner needs {self.length} samples, but samples of {num_columns} columns (one per environment) "
-                f"cannot be split that way. Make num_envs_per_env_runner a multiple of {self.length.denominator}, or "
-                "num_env_runners a multiple of num_learners."
+                f"Each learner needs {self.length} samples, but a sample of B={num_columns} cannot be split into "
+                f"{self.length.denominator} equal parts. Make num_envs_per_env_runner a multiple of "
+                f"{self.length.denominator}, or num_env_runners a multiple of num_learners."
             )
         return [
             (max(int(start) - i * num_columns, 0), min(int(stop) - i * num_columns, num_columns))

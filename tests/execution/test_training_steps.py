@@ -198,7 +198,7 @@ class LearnsFromRows(PPO):
 @pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "CartPole-v1"])
 def test_rows_are_no_steps_to_learn_from_on_both_places(env):
     algo = config(LearnsFromRows, env).build_algo()
-    with pytest.raises(TypeError, match=r"Pass Experience.of_steps"):
+    with pytest.raises(TypeError, match=r"Create it with Experience.of_steps"):
         algo.train()
     algo.stop()
 
