@@ -1,4 +1,4 @@
-"""Observations of default modules: vectors, unchanged images, and action masks."""
+"""Preparation of observations for default modules: flattening to vectors, except for images, and action masks."""
 
 from __future__ import annotations
 
@@ -152,7 +152,8 @@ def check_action_mask(space: gym.Space | None, action_space: gym.Space | None) -
 
 
 def check_has_masks(batch: Mapping[str, Any], modules: Any, *, connectors: Sequence[str]) -> None:
-    """Raises a ValueError if observations lack the action mask although their module applies action masks.
+    """Raises a ValueError if a module applies the action mask of its observation space, but its observations in `batch`
+    lack the mask.
 
     Args:
         batch: ``{module_id: {column: arrays}}``.
@@ -167,7 +168,7 @@ def check_has_masks(batch: Mapping[str, Any], modules: Any, *, connectors: Seque
             if name in columns and mask_of(columns[name]) is None:
                 source = f"after the learner connectors {list(connectors)}" if connectors else "of the given episodes"
                 raise ValueError(
-                    f"Column {name!r} {source} has no {ACTION_MASK!r}, without which the loss of module {mid!r} treats "
+                    f"Column {name!r} {source} has no {ACTION_MASK!r}: the loss of module {mid!r} would treat "
                     f"forbidden actions as possible. Pass observations with the mask: {{{ACTION_MASK!r}: mask, "
                     f"{OBSERVATIONS!r}: ...}}."
                 )

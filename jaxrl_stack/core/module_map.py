@@ -24,7 +24,7 @@ OPPONENTS = "opponents"
 
 
 class AgentRows(NamedTuple):
-    """Range of a module's rows that belongs to one agent: one row per environment, from `start` to `stop - 1`.
+    """Rows of a module that belong to one agent: one row for each environment from `start` to `stop - 1`.
 
     Attributes:
         agent: Id of the agent.
@@ -99,7 +99,7 @@ class ModuleMap:
 
     @property
     def module_id(self) -> str:
-        """Id of the module, if there is only one.
+        """Id of the only module; with several modules, reading it raises an error.
 
         Raises:
             ValueError: If there are several modules.
@@ -261,7 +261,7 @@ class PolicyTable(Plain):
 
 
 class ByModule(Mapping[str, ValueT]):
-    """Base class of mappings ``{module id: value}`` whose subclasses call a method of every value.
+    """Base class of mappings ``{module id: value}``. Subclasses add methods that act on the values of all modules.
 
     Args:
         of: Values by module.

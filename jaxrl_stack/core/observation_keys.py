@@ -71,7 +71,7 @@ def observed_keys(
         if not isinstance(space, gym.spaces.Dict):
             raise ValueError(
                 f"model_config {name}={value!r} needs Dict observations, but the observation space is {space}. Remove "
-                "the setting, or connectors such as FlattenObservations, which remove the keys."
+                "the setting; or remove connectors that flatten the Dict, such as FlattenObservations."
             )
         missing = sorted(_as_set(value) - set(space.spaces))
         if missing:
@@ -109,7 +109,7 @@ def selected_observation(space: gym.spaces.Dict, observation: Mapping[str, Any])
 
 
 def _part(space: gym.spaces.Dict, observation: Any) -> Any:
-    """Returns the entry of an observation under the only selected key, or a dict with the entries of several keys."""
+    """Returns the entries of an observation under the selected keys: the entry itself for a single key, else a dict."""
     keys = list(space.spaces)
     if len(keys) == 1:
         return observation[keys[0]]

@@ -111,8 +111,8 @@ class Snapshots:
                 raise ValueError(f"Snapshots({name}={getattr(self, name)!r}): must be {problem}. {remedy}")
 
     def sizes(self, num_envs: int, num_devices: int) -> tuple[int, int]:
-        """Returns two numbers of environments on each device: environments with self-play, and environments in each of
-        the `size` blocks. A block of environments plays against one snapshot.
+        """Returns two numbers for each device: its environments with self-play, and the environments per block. The
+        other environments of a device form `size` blocks, and each block plays against one snapshot.
 
         Args:
             num_envs: Environments over all devices.
@@ -127,32 +127,32 @@ class Snapshots:
             fitting = self._fitting(each)
             raise ValueError(
                 f"Snapshots(size={self.size}, share_of_self_play={self.share_of_self_play}) does not fit the {each} "
-                f"environments of each device (num_envs_per_env_runner={num_envs} on {num_devices} device(s)): the "
-                f"number with self-play, {self.share_of_self_play * each:g}, must be whole, and the number of the "
-                f"others a multiple of size.\nUse num_envs_per_env_runner={fitting * num_devices}, or another size or "
-                "share_of_self_play."
+                f"environments of each device (num_envs_per_env_runner={num_envs} on {num_devices} device(s)): "
+                f"self-play needs {self.share_of_self_play * each:g} of them, which must be a whole number, and the "
+                f"rest must be a multiple of size.\nUse num_envs_per_env_runner={fitting * num_devices}, or another "
+                "size or share_of_self_play."
             )
         return num_self_play, (each - num_self_play) // self.size
 
     def _num_self_play(self, each: int) -> int | None:
-        """Returns how many of a device's `each` environments use self-play; None if this is not a whole number, or the
-        other environments cannot form `size` equal blocks, each of which plays one snapshot.
+        """Returns how many environments use self-play on a device that has `each` environments. None if this is not a
+        whole number, or if the other environments cannot form `size` equal blocks (a block plays against one snapshot).
         """
         number = self.share_of_self_play * each
         is_whole = abs(number - round(number)) <= 1e-6
         return round(number) if is_whole and not (each - round(number)) % self.size else None
 
     def _fitting(self, each: int) -> int:
-        """Returns the next larger number of environments per device that divides into self-play environments and `size`
-        equal blocks; each block plays one snapshot.
+        """Returns the smallest number of environments per device, above `each`, that divides into self-play
+        environments and `size` equal blocks (a block plays against one snapshot).
         """
         numbers = range(each + 1, each + 100 * self.size + 1)
         return next((number for number in numbers if self._num_self_play(number) is not None), 100 * self.size)
 
 
 def draw_probabilities(draw: str, records: Sequence[SnapshotRecord]) -> np.ndarray:
-    """Returns the probability with which each snapshot is drawn as an opponent, float64 ``[number of records]``; see
-    `Snapshots.draw`.
+    """Returns the probability with which each snapshot is drawn as an opponent: float64, one entry per record in
+    `records`; see `Snapshots.draw`.
 
     Args:
         draw: "uniform" or "hard".

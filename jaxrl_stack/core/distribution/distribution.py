@@ -13,7 +13,7 @@ SampleShape = tuple[int, ...] | None
 
 
 class Distribution(abc.ABC):
-    """Batch of action distributions, an immutable value created from a module's outputs.
+    """Immutable batch of action distributions, created from a module's outputs.
 
     Shapes: the inputs of `from_logits` are `[..., required_input_dim]`; their leading axes are the batch
     shape. Samples are `sample_shape + batch shape + event shape`; `logp`, `entropy` and `kl` have the batch
@@ -61,7 +61,7 @@ class Distribution(abc.ABC):
 
     @abc.abstractmethod
     def to_deterministic(self) -> Distribution:
-        """Returns the distribution that always returns this one's greedy action."""
+        """Returns a distribution whose draws are always the greedy actions of this distribution."""
 
     def sample_and_logp(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> tuple[Any, jax.Array]:
         """Draws samples without a gradient, as `sample` does; returns ``(samples, log-probabilities)``."""

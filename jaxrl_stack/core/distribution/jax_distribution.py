@@ -32,7 +32,8 @@ def _finite_logits(logits: jax.Array) -> jax.Array:
 
 
 def _inverse_cdf(logits: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Returns the index of the action whose interval of the cumulative distribution contains `uniform`.
+    """Draws one action per row by inverse transform sampling: returns the index of the action whose interval of the
+    row's cumulative distribution contains the row's number in `uniform`.
 
     Args:
         logits: Float `[..., n]`, finite.
@@ -63,7 +64,7 @@ def _inverse_cdf(logits: jax.Array, uniform: jax.Array) -> jax.Array:
 
 
 class Categorical(Distribution):
-    """Distribution over the actions 0 … n-1.
+    """Distribution over the actions 0 … n-1, given n logits or n probabilities.
 
     A logit of -inf (or the lowest float) masks its action: it is never drawn, and `logp`, `entropy`, `kl` and
     their gradients stay finite. A draw is the inverse of the cumulative distribution at one uniform number per
@@ -168,7 +169,9 @@ class DiagGaussian(_Reparameterized):
 
     @classmethod
     def from_logits(cls, logits: jax.Array, *args: Any, event_ndim: int = 1, **kwargs: Any) -> DiagGaussian:
-        """Creates the distribution from `[mean, log std]` on the last axis, without clamping (PPO's head clamps)."""
+        """Creates the distribution from `[mean, log std]` on the last axis. Does not clip the log std; the default
+        policy head does (model setting `log_std_clip_param`).
+        """
         loc, log_scale = _halves(logits, event_ndim)
         distribution = cls(loc, jnp.exp(log_scale), event_ndim)
         # Exact, also where the exponential over- or underflows.
@@ -193,8 +196,8 @@ class DiagGaussian(_Reparameterized):
         return self.total(other.log_scale - self.log_scale + 0.5 * (ratio + distance - 1.0))
 
     def total(self, by_component: jax.Array) -> jax.Array:
-        """Sums values per action component, such as log-probabilities, over the components (last axis); scalar actions
-        have one component and no such axis.
+        """Sums values of action components, such as log-probabilities, over the last axis. For scalar actions, which
+        have no axis of components, returns the values unchanged.
         """
         return jnp.sum(by_component, axis=-1) if self.event_ndim else by_component
 
@@ -262,17 +265,23 @@ class SquashedGaussian(_Reparameterized):
         return self._logp_of_raw(0.5 * (jnp.log(above_low) - jnp.log(below_high)))
 
     def entropy(self) -> jax.Array:
-        raise ValueError("SquashedGaussian has no closed-form entropy. Estimate it as -logp of a sample.")
+        raise ValueError(
+            "SquashedGaussian has no closed-form entropy. Estimate it as -d.logp(x) with a sample x of this "
+            "distribution d."
+        )
 
     def kl(self, other: Any) -> jax.Array:
-        raise ValueError("SquashedGaussian has no closed-form KL. Estimate it as logp - other.logp of a sample.")
+        raise ValueError(
+            "SquashedGaussian has no closed-form KL. Estimate it as d.logp(x) - other.logp(x) with a sample x of this "
+            "distribution d."
+        )
 
     def to_deterministic(self) -> Deterministic:
         return Deterministic(self._squash(self.normal.loc), event_ndim=self.normal.event_ndim)
 
 
 class Deterministic(Distribution):
-    """Distribution whose draws are always `loc`. `logp` is 0; entropy and KL are not defined.
+    """Distribution whose draws are always the given actions, `loc`. `logp` is 0; entropy and KL are not defined.
 
     Args:
         loc: The actions, `[...]` plus `event_ndim` axes of one action.
@@ -395,7 +404,9 @@ class MultiCategorical(_Product):
         return jnp.stack(draws, axis=-1)
 
     def rsample(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> jax.Array:
-        """Returns concatenated one-hot draws `[..., sum(input_lens)]` with straight-through gradients."""
+        """Returns one-hot draws of all components, concatenated to `[..., sum(input_lens)]` (`input_lens`: number of
+        choices of each component), with straight-through gradients.
+        """
         return jnp.concatenate(self._draw("rsample", key, sample_shape), axis=-1)
 
     def _parts(self, value: Any) -> list[jax.Array]:
@@ -438,8 +449,9 @@ class MultiDistribution(_Product):
         lengths = [int(n) for n in jax.tree.leaves(input_lens)]
         if logits.shape[-1] != sum(lengths) or len(lengths) != len(classes):
             raise ValueError(
-                f"MultiDistribution got inputs of width {logits.shape[-1]} for {len(classes)} children with "
-                f"input_lens={lengths}. Pass one length per child, and inputs of width {sum(lengths)}."
+                f"MultiDistribution with {len(classes)} children needs {len(classes)} input_lens, and inputs whose "
+                f"width is their sum; got input_lens={lengths} with the sum {sum(lengths)}, and inputs of width "
+                f"{logits.shape[-1]}. Pass one length per child, and concatenate the children's inputs."
             )
         parts = _split_last_axis(logits, lengths)
         children = [child.from_logits(part) for child, part in zip(classes, parts, strict=True)]
@@ -480,8 +492,8 @@ def _total(terms: Iterable[jax.Array]) -> jax.Array:
 
 
 def _halves(logits: jax.Array, event_ndim: int) -> list[jax.Array]:
-    """Splits network outputs into two halves of the last axis, such as mean and log std; for scalar actions
-    (`event_ndim` 0) removes that axis.
+    """Splits network outputs into two halves of the last axis, such as mean and log std. For scalar actions
+    (`event_ndim` 0), the halves have size 1 on the last axis, and this axis is removed.
     """
     halves = jnp.split(logits, 2, axis=-1)
     return halves if event_ndim else [half[..., 0] for half in halves]
