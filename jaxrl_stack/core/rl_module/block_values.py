@@ -1,5 +1,5 @@
-"""Value function outputs for sampled steps: values of all observations, and of final observations (before a reset)
-where needed.
+"""Value function outputs for sampled steps: values of all observations, of the final observations (before a reset) of
+truncated steps, and of the observations after the block.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class BlockValues(NamedTuple):
 
     Attributes:
         of_steps: float32 ``[T, B]``, values of the states in which the actions were taken.
-        after_block: float32 ``[B]``, values of the states after the last row, or after each column's last valid row if
-            the block has masks.
+        after_block: float32 ``[B]``, values of the states after the last step; if the block has masks, after the last
+            valid step at each index of axis B.
         rows_after: Pytree ``[T * B, ...]``, inputs of `after_rows` for every row.
         after_rows: Function from rows ``[n, ...]`` of `rows_after` to float32 ``[n]``, values of the states after them.
     """
@@ -113,8 +113,8 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
         of_block = (each, last // length, last % length + 1)
 
     def extended(x: jax.Array, final: Any) -> jax.Array:
-        """Cuts a column ``[T, B, ...]`` into G chunks of L steps, and writes `final` after the last valid row of each
-        chunk: ``[B, G, L + 1, ...]``.
+        """Cuts a column ``[T, B, ...]`` into G chunks of L steps, and writes one more step after the last valid row of
+        each chunk: the entries of `final`, ``[G, B, ...]`` or a scalar. Returns ``[B, G, L + 1, ...]``.
         """
         return jnp.moveaxis(x[rows].at[place].set(final), 2, 0)
 
@@ -131,8 +131,8 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
         return own.compute_values(batch).astype(jnp.float32).reshape(resets.shape)
 
     def values_after(row: jax.Array) -> jax.Array:
-        """Returns the value function's outputs for the states after the given steps; `row` contains indices of steps in
-        the flattened block.
+        """Returns the value function's outputs for the states after the steps with the indices `row` in the flattened
+        block, ``[T * B, ...]``.
         """
         step, column = row // num_columns, row % num_columns
         chunk, at = step // length, step % length + 1

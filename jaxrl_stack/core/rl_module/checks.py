@@ -71,8 +71,8 @@ def check_module_outputs(
 
 
 class _ReadsDeclaredColumn(Exception):
-    """Raised while a forward pass is checked, if the pass reads an additional column of sampled steps. The check does
-    not know the shape of such a column.
+    """Raised while a forward pass is checked, if the pass reads an additional column of sampled steps. The shape of
+    such a column is unknown, so that the check of the pass ends without an error.
     """
 
 

@@ -123,14 +123,14 @@ class DefaultModelConfig(Plain):
         super().__setattr__(name, value)
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns all settings of this config, `{name: value}`, as plain data for checkpoints. Each setting overrides
-        the algorithm's default.
+        """Returns all settings of this config, `{name: value}`, as plain data for checkpoints. Includes the settings
+        with default values: every setting of a `DefaultModelConfig` overrides the algorithm's default.
         """
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     @classmethod
     def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> DefaultModelConfig | dict[str, Any]:
-        """Creates a `DefaultModelConfig` from a result of `to_plain`; returns a dict if some settings are missing.
+        """Creates a `DefaultModelConfig` from a result of `to_plain`. If `data` lacks settings, returns it as a dict.
 
         Checkpoints of earlier versions contain only the settings that the config was given. As a dict, only these
         override the algorithm's defaults.
@@ -140,7 +140,7 @@ class DefaultModelConfig(Plain):
 
 
 class OpaqueDict(dict):
-    """Dict that JAX treats as one leaf of a pytree: JAX does not look for arrays inside dict subclasses.
+    """Dict that is one leaf of a pytree: JAX does not know this subclass of dict, and does not look for arrays inside.
 
     Arrays in a module's model config are no state of the module.
     """

@@ -137,8 +137,8 @@ class ModuleDefinition:
 
 
 def _attributes_alike(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    """Whether two entries ``(name, value)`` of NNX graph definitions are equal; objects compared by identity count as
-    equal if their types agree.
+    """Whether two entries ``(name, value)`` of NNX graph definitions are equal. Static values whose class does not
+    define `__eq__`, so that Python compares them by identity, count as equal if their classes agree.
     """
     if one == other:
         return True
@@ -283,8 +283,8 @@ class PureModule:
         return frozenset([*self._key_refs, *self._count_refs])
 
     def write_to(self, module: MultiRLModule, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
-        """Replaces the arrays of `module` in place by copies of `params` and `rest`, ``{ref: array}``; the module must
-        have the structure of the template.
+        """Replaces the arrays of `module` in place by copies of `params` and `rest`, ``{ref: array}``. `module` must
+        have the structure of the module from which this `PureModule` was built.
         """
         leaves = [(path, copy_array(value)) for path, value in self.definition.by_path(params, rest)]
         nnx.update(module, nnx.from_flat_state(leaves))
@@ -305,7 +305,7 @@ class PureModule:
 
     @property
     def trainable_ids(self) -> list[str]:
-        """Ids of the modules that have parameters; parameters shared with other modules count."""
+        """Ids of the modules that have parameters; shared parameters count for each module that has them."""
         return list(self._trainable_ids)
 
     def module_refs(self, module_id: str) -> list[str]:

@@ -84,7 +84,8 @@ _OTHER_ATTRIBUTES = {
 
 class _RLModuleMeta(type(nnx.Module)):
     """Metaclass that checks and completes an RLModule after its constructor, also if a subclass overrides the
-    constructor.
+    constructor. It makes target networks, and removes `rngs` and the networks that an inference-only module does not
+    need.
     """
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -93,7 +94,10 @@ class _RLModuleMeta(type(nnx.Module)):
         except ValueError as error:
             if "of Pytree type" not in str(error):
                 raise
-            raise ValueError(f"{cls.__name__} has arrays in places that JAX does not find. {_FLAX_REMEDY}") from error
+            raise ValueError(
+                f"{cls.__name__} has arrays in an attribute, such as a plain list or dict, in which JAX does not find "
+                f"them. {_FLAX_REMEDY}"
+            ) from error
         module._finish_build()
         return module
 
@@ -174,7 +178,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         if inference_only and learner_only:
             raise ValueError(
                 f"{type(self).__name__} got inference_only=True and learner_only=True, which exclude each other. Set "
-                "one of them."
+                "at most one of them."
             )
         self.observation_space = observation_space
         self.action_space = action_space
@@ -270,8 +274,8 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
             `{column: array}` with `ACTION_DIST_INPUTS` or `ACTIONS`.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} has no forward pass. Override _forward(batch), or _forward_inference(batch), "
-            "_forward_exploration(batch) and _forward_train(batch)."
+            f"{type(self).__name__} has no forward pass. Override _forward(batch), which serves all passes, or each "
+            "pass: _forward_inference(batch), _forward_exploration(batch) and _forward_train(batch)."
         )
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -446,8 +450,8 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         return build()
 
     def _check_outline(self, state: Mapping[str, Any]) -> None:
-        """Raises a ValueError if a state does not fit the module: if a leaf is missing or unknown, or has a different
-        shape or kind of dtype.
+        """Checks the names, shapes and kinds of dtype in a state, not its values. Raises a ValueError if a leaf is
+        missing or unknown, or has a different shape or kind of dtype than in this module.
         """
         self._fitting(state)
         missing = sorted(set(self._state_leaves()) - set(state))
@@ -710,7 +714,7 @@ class MultiRLModule(RLModule):
             self[module_id].load_rllib_weights(own)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns constructor arguments for a MultiRLModule with the same modules."""
+        """Returns constructor arguments with which an equal MultiRLModule, with new weights, can be built."""
         return (), _attributes(self, (*_SHARED_ARGUMENTS, "learner_only")) | {
             "model_config": dict(self.model_config),
             "rl_module_specs": {i: RLModuleSpec.from_module(m) for i, m in self.items()},
@@ -725,8 +729,8 @@ class MultiRLModule(RLModule):
         missing = sorted(set(self) - set(state))
         if unknown or missing:
             raise ValueError(
-                f"The state does not match this {type(self).__name__}: missing modules are {missing}, unknown modules "
-                f"are {unknown}. Load a state of the modules {list(self)}."
+                f"The state has the modules {sorted(state)}, but this {type(self).__name__} has the modules "
+                f"{sorted(self)}. Load a state of the same modules."
             )
         for module_id, module in self.items():
             module._check_outline(state[module_id])
@@ -812,7 +816,7 @@ class RLModuleSpec:
         return cls(**_spec_from_dict(d, allow))
 
     def update(self, other: RLModuleSpec, override: bool = True) -> None:
-        """Copies fields of another RLModuleSpec into this one, in place.
+        """Copies the fields of another RLModuleSpec that are not None into this one, in place.
 
         Args:
             other: The other spec; fields that are None are ignored.
@@ -957,7 +961,8 @@ class MultiRLModuleSpec:
         return cls(**kwargs)
 
     def update(self, other: AnyRLModuleSpec, override: bool = False) -> None:
-        """Copies module specs or fields of another spec into this one, in place.
+        """Updates this spec in place: copies the module specs and fields of a MultiRLModuleSpec, or applies the fields
+        of an RLModuleSpec to the spec of every module.
 
         Args:
             other: A MultiRLModuleSpec (id by id; new ids are added) or an RLModuleSpec (for each module).
@@ -1084,8 +1089,8 @@ def _spec_from_dict(fields: Mapping[str, Any], allow: Collection[type]) -> dict[
 
 
 def _take_over(spec: Any, other: Any, override: bool, leave: str = "") -> None:
-    """Copies the fields of the module spec `other` that are not None into `spec`, except the field `leave`; without
-    `override`, only into fields that are None.
+    """Copies the fields of the module spec `other` into `spec`, except fields that are None and the field with the name
+    `leave`. Without `override`, sets only the fields of `spec` that are None.
     """
     for field in dataclasses.fields(spec):
         mine, theirs = getattr(spec, field.name), getattr(other, field.name)

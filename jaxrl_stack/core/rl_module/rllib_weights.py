@@ -48,8 +48,8 @@ def read_rllib_weights(path: str | os.PathLike[str], max_bytes: int) -> dict[str
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     if suffix not in _READERS:
         raise ValueError(
-            f"load_rllib_weights({os.fspath(path)!r}) reads {', '.join(_READERS)}; RLlib's checkpoints are pickles, "
-            f"which can run code, and are not read. {_HOW_TO}"
+            f"load_rllib_weights({os.fspath(path)!r}) reads only {', '.join(_READERS)} files: RLlib's checkpoints are "
+            f"pickles, which can run code. {_HOW_TO}"
         )
     if not os.path.isfile(path):
         raise FileNotFoundError(f"load_rllib_weights({os.fspath(path)!r}): the file does not exist. Check the path.")
@@ -139,8 +139,8 @@ def _ref(name: str, weights: Mapping[str, np.ndarray]) -> str:
 
 
 def _layer_ref(layer: re.Match[str], weights: Mapping[str, np.ndarray]) -> str:
-    """Returns this package's name (ref) of a layer in a torch Sequential. The indices of a Sequential also count
-    activations and padding.
+    """Returns this package's name (ref) of a layer in a torch Sequential. The number in the ref counts only dense
+    layers or convolutions; the index in a Sequential also counts layer normalisations, activations and padding.
     """
     net, index, kind = layer["net"], int(layer["index"]), layer["kind"]
     # Weights of a dense layer have two axes and those of a convolution four; those of a layer normalisation, which
@@ -156,7 +156,7 @@ def _layer_ref(layer: re.Match[str], weights: Mapping[str, np.ndarray]) -> str:
 
 
 def _net_ref(net: str) -> str:
-    """Returns this package's name (ref) of an RLlib network; encoders have different names in RLlib."""
+    """Returns this package's name (ref) of an RLlib network. Only encoders have a different name in this package."""
     first, *rest = net.split(".")
     if first in ("encoder", "_old_encoder") and rest and rest[0] in _ENCODERS:
         rest[0] = _ENCODERS[rest[0]]

@@ -17,8 +17,8 @@ StateAfter = Callable[[dict[str, Any]], Any]
 
 
 def states_of(encoder: Any) -> StateAfter:
-    """Returns a function from a batch's columns to the encoder's recurrent state after the last step; observations may
-    contain an action mask.
+    """Returns a function from a batch's columns to the encoder's recurrent state after the last step. The function
+    removes action masks from the observations before it calls the encoder.
     """
     return lambda columns: encoder(split_action_mask(columns)[0])[Columns.STATE_OUT]
 
@@ -69,7 +69,7 @@ class Timeline:
 
     def _from_first(self, values: Any, number: int) -> Any:
         """Returns `number` steps of each sequence in `values` ``[N, K, ...]`` (K steps), from the first valid step
-        (after burn-in) on. Repeats the last step of sequences that end before.
+        (after burn-in) on. If a sequence has fewer steps from there on, its last step is repeated.
         """
         first = self._num_before[:, None] if self.burn_in else jnp.zeros((1, 1), jnp.int32)
         leaves = jax.tree.leaves(values)
@@ -77,14 +77,15 @@ class Timeline:
         return at_steps(values, jnp.broadcast_to(steps, (leaves[0].shape[0], number)))
 
     def steps(self, values: Any) -> Any:
-        """Aligns columns of the sampled sequences, ``[N, J, ...]`` (J steps), with the observations `obs`, ``[N, M + 1,
-        ...]`` (M steps after burn-in, and one more): leaves out burn-in steps, and repeats the last step.
+        """Returns the entries of columns ``[N, J, ...]`` (J sampled steps) that belong to the observations `obs`, ``[N,
+        M + 1, ...]`` (observations of M steps, and the one after the last step). Leaves out burn-in steps; repeats the
+        last step if fewer than M + 1 steps remain.
         """
         return self._from_first(values, jax.tree.leaves(self.obs)[0].shape[1])
 
     def columns(self, state_after: StateAfter) -> dict[str, Any]:
-        """Returns the inputs of a recurrent network: `OBS` `[N, M + 1, ...]` (M steps after burn-in, and one more
-        observation), and `STATE_IN`, the recurrent state after the burn-in steps.
+        """Returns the inputs of a recurrent network: `OBS` `[N, M + 1, ...]` (observations of M steps, and the one
+        after the last step), and `STATE_IN`, the recurrent state after the burn-in steps.
 
         Args:
             state_after: Function from `{OBS: [N, 1, ...], STATE_IN: state}`, with `ACTIONS` if the batch has them, to
@@ -113,16 +114,16 @@ class Timeline:
         return jax.lax.stop_gradient(state)
 
     def now(self, outputs: Any) -> Any:
-        """Selects a network's outputs for the observations of the sampled steps, ``[N, J, ...]`` (J steps), from its
-        outputs for `obs`, ``[N, M + 1, ...]`` (M steps after burn-in, and one more). Entries of masked steps are
-        meaningless.
+        """Returns a network's outputs for the observations of the J sampled steps, ``[N, J, ...]``, selected from its
+        outputs for `obs`, ``[N, M + 1, ...]`` (observations of M steps, and the one after the last step). Entries of
+        masked steps (burn-in and padding) are meaningless.
         """
         return self._placed(jax.tree.map(lambda x: x[:, :-1], outputs))
 
     def after(self, outputs: Any) -> Any:
-        """Selects a network's outputs for the next observations of the sampled steps, ``[N, J, ...]`` (J steps), from
-        its outputs for `obs`, ``[N, M + 1, ...]`` (M steps after burn-in, and one more). Entries of masked steps are
-        meaningless.
+        """Returns a network's outputs for the next observations of the J sampled steps, ``[N, J, ...]``, selected from
+        its outputs for `obs`, ``[N, M + 1, ...]`` (observations of M steps, and the one after the last step). Entries
+        of masked steps (burn-in and padding) are meaningless.
         """
         return self._placed(jax.tree.map(lambda x: x[:, 1:], outputs))
 
