@@ -225,7 +225,7 @@ def test_dtypes_are_jaxs():
             ["batch['b']", "(2,)", "batch['a']", "(3,)"],
         ),
         (Tuple([Discrete(2)]), (np.zeros(3, np.float32),), ["batch[0]", "float32", "int32"]),
-        (Box(0.0, 1.0, (3,)), {"obs": np.zeros(3)}, ["should be an array", "dict"]),
+        (Box(0.0, 1.0, (3,)), {"obs": np.zeros(3)}, ["needs an array", "dict"]),
     ],
 )
 def test_a_wrong_batch_is_named(space, batch, words):

@@ -63,7 +63,7 @@ def is_schedule(value: Any) -> TypeGuard[Sequence[Sequence[float]]]:
 
 
 def validate_schedule(value: Any, setting_name: str) -> None:
-    """Checks a number or a schedule ``[[0, v0], [t1, v1], ...]``.
+    """Raises a ValueError if `value` is neither a number nor a valid schedule ``[[0, v0], [t1, v1], ...]``.
 
     Args:
         value: Number, or at least two ``[timestep, value]`` pairs with non-decreasing integer timesteps from
@@ -71,7 +71,7 @@ def validate_schedule(value: Any, setting_name: str) -> None:
         setting_name: Name for the error message.
 
     Raises:
-        ValueError: If `value` is neither, with the setting, the value and the remedy.
+        ValueError: If `value` is neither. The message has the setting, the value and the remedy.
     """
     if is_schedule(value):
         problem = schedule_problem(value)
@@ -239,7 +239,7 @@ class Scheduler:
     def validate(
         *, fixed_value_or_schedule: float | Sequence[Sequence[float]] | None, setting_name: str, description: str = ""
     ) -> None:
-        """Checks that a setting's value is a number, a valid schedule or None.
+        """Raises a ValueError if a setting's value is neither a number, nor a valid schedule, nor None.
 
         Args:
             fixed_value_or_schedule: Number, schedule, or None (which is always fine).

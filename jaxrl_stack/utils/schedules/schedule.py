@@ -182,7 +182,10 @@ class PiecewiseSchedule(Schedule):
                     "Pass outside_value=, for example the last endpoint's value."
                 )
         elif self.outside_value is None:
-            raise ValueError("A PiecewiseSchedule that is called with a JAX array needs outside_value=.")
+            raise ValueError(
+                "PiecewiseSchedule(outside_value=None) cannot be called with a JAX array. Pass outside_value=..., for "
+                "example the last endpoint's value."
+            )
         else:
             times, values = times.astype(np.float32), values.astype(np.float32)
         index = xp.clip(xp.searchsorted(times, t, side="right") - 1, 0, len(times) - 2)

@@ -110,16 +110,16 @@ def dtype_of(space: Space) -> Any:
 
 
 def map_leaves(function: Callable[[Any], Any], space: Space) -> Any:
-    """Applies ``function(leaf_space)`` to every elementary space in a space; returns a pytree with the structure of
-    `space`.
+    """Applies ``function(part)`` to each elementary part (neither `Dict` nor `Tuple`) of a space; returns a pytree with
+    the structure of `space`. Raises a TypeError for a part without a fixed shape.
     """
     _leaves(space, "space")
     return map_parts(function, space)
 
 
 def map_parts(function: Callable[..., Any], space: Space, *values: Any) -> Any:
-    """Applies ``function(part, *values)`` to each part of a space that is neither `Dict` nor `Tuple`, with the entries
-    of `values` at the same position; returns a pytree with the structure of `space`.
+    """Applies ``function(part, *entries)`` to each elementary part (neither `Dict` nor `Tuple`) of a space and to the
+    entries of the pytrees `values` at the same position; returns a pytree with the structure of `space`.
 
     Args:
         function: Called with a part of the space, and with the entry of each of `values` at the same position.
@@ -140,8 +140,8 @@ def map_parts(function: Callable[..., Any], space: Space, *values: Any) -> Any:
 
 
 def with_parts(function: Callable[[Any], Space], space: Space) -> Space:
-    """Replaces each part of a space that is neither `Dict` nor `Tuple`, which may be the space itself, by
-    ``function(part)``; returns the new space.
+    """Returns a copy of a space in which ``function(part)`` replaces each elementary part (neither `Dict` nor `Tuple`).
+    An elementary space is the only part of itself.
     """
     match space:
         case Dict():
@@ -224,7 +224,7 @@ def validate_batch(space: Space, batch: Any, batch_dims: int | None = None, name
             shown = " ".join(repr(value).split())
             raise ValueError(
                 f"{path} is {shown if len(shown) <= 60 else shown[:59] + '…'}, but its space {leaf} needs an "
-                f"array of numbers."
+                f"array of numbers. Pass an array of dtype {_leaf_dtype(leaf)}."
             )
         dtype = np.dtype(jax.dtypes.canonicalize_dtype(dtype))
         if batch_dims is None:
@@ -244,7 +244,8 @@ def validate_batch(space: Space, batch: Any, batch_dims: int | None = None, name
 
 
 def conform(space: Space, value: Any, name: str = "value", *, casts: bool = False) -> Any:
-    """Converts an element of a space to plain dicts, tuples and arrays of the space's dtypes (never weakly typed).
+    """Converts an element of a space to plain dicts, tuples and arrays. The arrays have the dtypes of the space, and
+    are not weakly typed.
 
     Args:
         space: The space.
@@ -332,7 +333,8 @@ def check_space(space: Any, name: str) -> None:
                 raise ValueError(f"{path} is {leaf!r}, with NaN among its bounds: use -inf and inf for no bound.")
             if leaf.dtype.kind == "f" and ((leaf.low > _LARGEST).any() or (leaf.high < -_LARGEST).any()):
                 raise ValueError(
-                    f"{path} is {leaf!r}, but float32 has no number within these bounds: scale the values down."
+                    f"{path} is {leaf!r}, but all numbers within its bounds are beyond the range of float32: scale the "
+                    "values down."
                 )
             if (leaf.low > leaf.high).any():
                 raise ValueError(f"{path} is {leaf!r}, with a lower bound above the upper one: exchange them.")
@@ -346,17 +348,18 @@ def _leaves(space: Any, path: str) -> list[tuple[str, Any]]:
 
 
 def difference(space: Space, other: Space) -> str | None:
-    """Describes the first difference between the arrays of two spaces' elements: structure, shape, kind of dtype or
-    number of options, but not bounds. None if there is none.
+    """Describes the first difference between the arrays of two spaces' elements. Returns None if the arrays do not
+    differ.
 
-    Compares structure, shapes, kinds of dtype (bool, integer, float), and the numbers of options of discrete parts.
+    Compares structure, shapes, kinds of dtype (bool, integer, float), and the choices of discrete parts (number and
+    start), but not bounds.
 
     Args:
         space: A space.
         other: Another one.
 
     Returns:
-        "at ['key'] Discrete(2) is not Discrete(3)", for example.
+        "at ['key'] Discrete(2) has another form than Discrete(3)", for example.
     """
     mine, others = (_leaves(s, "") for s in (space, other))
     nesting = [map_parts(lambda part: None, s) for s in (space, other)]
@@ -528,7 +531,10 @@ def _zip_leaves(space: Space, value: Any, path: str) -> list[tuple[str, Any, Any
                 raise ValueError(f"{path} must be a tuple of {len(space.spaces)} parts, as its space, but is {what}.")
         case _ if isinstance(space, Leaf):
             if isinstance(value, (Mapping, tuple)) or value is None:
-                raise ValueError(f"{path} should be an array of {space}, but is a {type(value).__name__}.")
+                raise ValueError(
+                    f"{path} is a {type(value).__name__}, but its space {space} needs an array. Pass a NumPy or JAX "
+                    "array."
+                )
             return [(path, space, value)]
         case _:
             raise _unsupported(space, path)
@@ -554,8 +560,8 @@ def _leaf_dtype(leaf: Space) -> np.dtype:
 
 
 def _casts(dtype: Any, target: Any) -> bool:
-    """Whether values of a dtype may be converted to a space's dtype, whatever its number of bits: bools and integers to
-    bool, integer and float dtypes; floats to float dtypes only.
+    """Whether values of a dtype may be converted to a space's dtype `target`. Bools and integers may become bools,
+    integers or floats, and floats only floats; numbers of bits do not matter.
     """
     rank = {"b": 0, "u": 1, "i": 1, "f": 2}
 
@@ -572,8 +578,8 @@ def _leading_shape(leaf: Space, shape: tuple[int, ...], batch_dims: int, path: s
     split = len(shape) - len(own)
     if split != batch_dims or split < 0 or tuple(shape[split:]) != own:
         raise ValueError(
-            f"{path} has shape {tuple(shape)}, but {leaf} with {max(batch_dims, 0)} batch axes "
-            f"needs (*batch, {', '.join(map(str, own))}): check the number of batch axes and the space."
+            f"{path} has shape {tuple(shape)}, but needs {max(batch_dims, 0)} batch axes, followed by the shape {own} "
+            f"of its space {leaf}. Pass an array of that shape, or change the space."
         )
     return tuple(shape[:split])
 
@@ -602,7 +608,9 @@ def _aligned(array: np.ndarray, ndim: int) -> np.ndarray:
 
 
 def _bounds(leaf: Space) -> np.ndarray:
-    """Bounds of a flattened space, float32 ``[2, flatdim]``: lower and upper bounds; 0 and 1 for discrete spaces."""
+    """Lower and upper bounds of the n entries of a flattened elementary space, float32 ``[2, n]``; 0 and 1 for all
+    spaces except `Box`.
+    """
     if not isinstance(leaf, Box):
         return np.repeat(np.array([[0], [1]], np.float32), flatdim(leaf), axis=1)
     with np.errstate(over="ignore"):  # a float64 bound that float32 cannot hold is no bound

@@ -29,8 +29,8 @@ def scaled_dimensions(box: Box) -> np.ndarray:
 
 
 def scaled_to_bounds(box: Box, actions: jax.Array) -> jax.Array:
-    """Converts a module's actions ``[B, *box.shape]`` to the environment's actions: maps [-1, 1] to the bounds in
-    `scaled_dimensions`, and clips all dimensions to their bounds.
+    """Converts a module's actions ``[B, *box.shape]`` to the environment's actions: maps the dimensions in
+    `scaled_dimensions` from [-1, 1] to their bounds, and clips all dimensions to their bounds.
 
     Args:
         box: A `Box` of floats.
@@ -95,9 +95,10 @@ def float32_bounds(box: Box) -> tuple[np.ndarray, np.ndarray]:
 
 
 def member_maker(box: Box) -> Callable[[Any], np.ndarray]:
-    """Returns a function that copies actions from a compiled program to NumPy arrays with the dtype of `box`.
+    """Returns a function that copies actions, arrays of a compiled program, to NumPy arrays with the dtype of `box`.
 
-    A number that stands for a bound in float32 becomes that bound. Integers beyond the dtype become its limits.
+    A float32 number that stands for a bound becomes the exact bound, so that ``box.contains`` accepts it. Integers
+    beyond the dtype become its limits.
     """
     dtype: Any = box.dtype
     if dtype.kind in "iu":
@@ -119,10 +120,8 @@ def member_maker(box: Box) -> Callable[[Any], np.ndarray]:
 
 
 def members_of(space: Space) -> Callable[[Any], Any]:
-    """Returns a function that copies the `Box` parts of actions ``[..., *leaf.shape]`` from a compiled program to NumPy
-    arrays of the space's dtypes.
-
-    See `member_maker`.
+    """Returns a function for actions of a space, pytrees of a compiled program's arrays ``[..., *part.shape]``. It
+    copies the `Box` parts to NumPy arrays of their dtypes, see `member_maker`, and leaves other parts unchanged.
     """
     makers = map_parts(lambda part: member_maker(part) if isinstance(part, Box) else lambda own: own, space)
     return lambda actions: map_parts(lambda _, make, own: make(own), space, makers, actions)

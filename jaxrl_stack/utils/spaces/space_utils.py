@@ -174,12 +174,12 @@ def normalize_action(action: Any, action_space_struct: Any) -> Any:
 
 
 def convert_element_to_space_type(element: Any, sampled_element: Any) -> Any:
-    """Converts an element of a space, for example read from JSON, to the types in `sampled_element`, as
-    ``space.contains`` requires: NumPy dtypes, ints, and arrays for lists.
+    """Converts an element of a space to the types of `sampled_element`, so that ``space.contains`` accepts it: to NumPy
+    arrays (in place of lists) and scalars of the same dtypes, and to ints.
 
     Args:
         element: A struct, for example read from JSON.
-        sampled_element: What ``space.sample()`` gives.
+        sampled_element: Result of ``space.sample()``.
     """
 
     def convert(like: Any, value: Any) -> Any:
