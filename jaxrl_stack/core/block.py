@@ -158,7 +158,7 @@ class Block:
     @classmethod
     def of_chunks(cls, module: RLModule, batch: Mapping[str, Any], names: Sequence[str], *, is_masked: bool) -> Self:
         """Builds a block from chunks (training sequences) ``[N, L, ...]``, whose observations contain all stacked
-        frames. The N chunks become axis 1 of the block, ``[L, N, ...]``.
+        frames. The N chunks become axis B of the block, ``[L, N, ...]``.
 
         Args:
             module: Module of the chunks.
@@ -426,8 +426,9 @@ def _concatenated(several: Sequence[Recorded], axis: int) -> Any:
 
 
 def _at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
-    """Keeps only the recurrent states at the starts of chunks (training sequences of fixed length): selects these steps
-    of ``STATE_IN``, and removes ``STATE_OUT``. If the module has no recurrent state, returns the columns unchanged.
+    """Keeps only the recurrent states at the starts of chunks (training sequences of fixed length): selects these
+    entries of ``STATE_IN``, and removes ``STATE_OUT``. If the module has no recurrent state, returns the columns
+    unchanged.
 
     Chunks are cut at fixed steps, independent of episodes: all states of a chunk follow from its first state, its
     observations, and the ends of episodes.

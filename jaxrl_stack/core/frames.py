@@ -57,8 +57,8 @@ def of_rollout(
     columns: dict[str, Any], earlier: jax.Array, num_fragments: int, *, keeps_resets: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Computes the columns from which frame-stacked observations can be restored after a rollout of single frames is
-    cut into fragments. ``NUM_BEFORE`` is the number of earlier frames of its episode in each step's observation.
-    ``FRAMES_BEFORE`` has the frames before each fragment.
+    cut into fragments. For each step, ``NUM_BEFORE`` is the number of earlier frames in the observation that belong to
+    the step's episode. ``FRAMES_BEFORE`` has the frames before each fragment.
 
     Args:
         columns: ``{column: pytree [R * T, B, ...]}``, results of `newest`, and ``RESETS``.

@@ -84,7 +84,7 @@ class Layout:
         return dataclasses.replace(self, num_frames=1)
 
     def with_rows_apart(self) -> Layout:
-        """Returns a copy of this layout with ``num_agents=1``: minibatches then draw the row of each agent
+        """Returns a copy of this layout with ``num_agents=1``: minibatches then draw each agent's row of an env step
         independently.
         """
         return dataclasses.replace(self, num_agents=1)

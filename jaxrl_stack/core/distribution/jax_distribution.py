@@ -32,8 +32,8 @@ def _finite_logits(logits: jax.Array) -> jax.Array:
 
 
 def _inverse_cdf(logits: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Draws one action per row by inverse transform sampling: returns the index of the action whose interval of the
-    row's cumulative distribution contains the row's number in `uniform`.
+    """Draws actions by inverse transform sampling: for each number in `uniform`, returns the index of the action whose
+    interval of the cumulative distribution contains the number.
 
     Args:
         logits: Float `[..., n]`, finite.
