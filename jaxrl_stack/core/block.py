@@ -61,7 +61,7 @@ class Recorded(Protocol):
     @classmethod
     def concatenate(cls, several: Sequence[Self]) -> Self:
         """Concatenates several containers of this class along axis B of a `Block`, or axis N of `DrawnRows`. All must
-        have the same columns.
+        have the same columns, except for ``LOSS_MASK`` in blocks.
         """
         ...
 
@@ -298,8 +298,9 @@ class Block:
     def rows_of_observations(self, function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
         """Prepares the evaluation of `function`, a function of observations, at selected steps of the block.
 
-        Returns two pairs ``(inputs, function of selected inputs)``, for the observations before and after each step;
-        `inputs` has one entry per step, ``[T * B, ...]``. See `frames.rows_of_block`.
+        Returns two pairs ``(inputs, function of selected inputs)``: the first for the observations before each step,
+        the second for the observations after it. `inputs` has one entry per step, ``[T * B, ...]``. See
+        `frames.rows_of_block`.
         """
         return frames.rows_of_block(self.columns, self.known_layout.num_frames, function)
 
@@ -441,8 +442,11 @@ def _at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
 
 def _fragments_side_by_side(x: jax.Array, num_fragments: int, num_agents: int) -> jax.Array:
     """Cuts an array of a rollout, ``[R * T, B, ...]``, into R fragments of T steps, and joins them on axis 1, ``[T, R *
-    B, ...]``. If axis B is the concatenation of `num_agents` agents, so is axis 1 of the result: the entries of one
-    agent, from all fragments, are adjacent.
+    B, ...]``.
+
+    If `num_agents` > 1 (minibatches draw the rows of several agents together, see `Layout`), axis B is the
+    concatenation of these agents, and so is axis 1 of the result: the entries of one agent, from all fragments, are
+    adjacent.
     """
     x = jnp.moveaxis(x.reshape(num_fragments, -1, *x.shape[1:]), 0, 1)
     num_steps, rest = x.shape[0], x.shape[3:]

@@ -1,4 +1,6 @@
-"""Preparation of observations for default modules: flattening to vectors, except for images, and action masks."""
+"""Preparation of observations for default modules: action masks are split off, and observations are flattened to
+vectors, except for images and large Discrete spaces.
+"""
 
 from __future__ import annotations
 

@@ -205,8 +205,8 @@ class Experience:
 
     @classmethod
     def of_steps(cls, modules: dict[str, dict[str, Any]]) -> Self:
-        """Creates an experience from columns ``[T, B, ...]``, which have T steps of one agent, in temporal order, at
-        each index of axis B.
+        """Creates an experience from columns ``[T, B, ...]``: each index of axis B has T steps of one agent, in
+        temporal order.
 
         Args:
             modules: ``{module_id: {column: pytree}}``; the columns are not checked.
@@ -276,8 +276,9 @@ class Experience:
     def _joined_blocks(self) -> Mapping[str, Any]:
         if self.has_episodes:
             raise ValueError(
-                "This experience has episodes instead of columns. Causes: batch_mode='complete_episodes', "
-                "count_steps_by='agent_steps', host learner connectors or a custom sample(). Read Experience.episodes."
+                "This experience has episodes instead of columns, because of batch_mode='complete_episodes', "
+                "count_steps_by='agent_steps', learner connectors that run on the host, or an EnvRunner with a custom "
+                "sample(). Read Experience.episodes."
             )
         return _concatenated_blocks([part.fetched() for part in self.parts])
 
@@ -349,7 +350,8 @@ class Experience:
         """Splits the steps of this experience over learners. The axes B (or N) of all samples (parts) are joined in
         order, and each learner gets an equal consecutive range.
 
-        If columns are in Ray's object store, all parts must have the same size of axis B.
+        If columns are in Ray's object store, and the number of parts is not a multiple of `num_learners`, all parts
+        must have the same size of axis B.
 
         Raises:
             ValueError: See `joined` and `split`.
@@ -372,9 +374,9 @@ class Share:
     object store.
 
     Attributes:
-        parts: Parts with steps of this share; all have the same B.
+        parts: Parts with steps of this share; all have the same B, except if the share consists of whole parts.
         start: Start of the share's range in the first part, divided by B.
-        length: Size of the share's range, divided by B.
+        length: Size of the share's range, divided by B: 3/2 is one and a half parts.
     """
 
     parts: Sequence[Part]
@@ -416,9 +418,9 @@ class Share:
         start, stop = self.start * num_columns, (self.start + self.length) * num_columns
         if start.denominator > 1 or stop.denominator > 1:
             raise ValueError(
-                f"Each learner needs {self.length} samples, but a sample of B={num_columns} cannot be split into "
-                f"{self.length.denominator} equal parts. Make num_envs_per_env_runner a multiple of "
-                f"{self.length.denominator}, or num_env_runners a multiple of num_learners."
+                f"Each learner needs {self.length} samples, but a sample of B={num_columns} (environments times "
+                f"agents) cannot be split into {self.length.denominator} equal parts. Make num_envs_per_env_runner a "
+                f"multiple of {self.length.denominator}, or num_env_runners a multiple of num_learners."
             )
         return [
             (max(int(start) - i * num_columns, 0), min(int(stop) - i * num_columns, num_columns))

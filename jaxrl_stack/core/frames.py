@@ -153,8 +153,9 @@ def rows_of_block(
         function: Function of observations ``[m, ...]``.
 
     Returns:
-        Two pairs ``(inputs [T * B, ...], function of selected inputs)``, for the observations before the steps and the
-        observations after them. With single frames, inputs for the latter also have the newest frames.
+        Two pairs ``(inputs [T * B, ...], function of selected inputs)``: the first for the observations before the
+        steps, the second for the observations after the steps. With single frames, the inputs of the second pair also
+        contain the newest frame of each observation.
     """
     names = (Columns.OBS, Columns.FINAL_OBS, *([NUM_BEFORE] if num_frames > 1 else []))
     flat = {name: jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns[name]) for name in names}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """Static description of a `Block`'s columns: recurrent chunks, stacked frames, masks, and the number of agents
-    whose rows minibatches draw together.
+    whose rows of an env step are always in the same minibatch.
 
     Attributes:
         chunk_length: ``L``, number of steps of a chunk. If it is set, ``STATE_IN`` ``[ceil(T / L), B, ...]`` has the

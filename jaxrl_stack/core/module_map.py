@@ -99,7 +99,7 @@ class ModuleMap:
 
     @property
     def module_id(self) -> str:
-        """Id of the only module; with several modules, reading it raises an error.
+        """Id of the module, for a map with only one module.
 
         Raises:
             ValueError: If there are several modules.

@@ -111,8 +111,8 @@ class Snapshots:
                 raise ValueError(f"Snapshots({name}={getattr(self, name)!r}): must be {problem}. {remedy}")
 
     def sizes(self, num_envs: int, num_devices: int) -> tuple[int, int]:
-        """Returns two numbers for each device: its environments with self-play, and the environments per block. The
-        other environments of a device form `size` blocks, and each block plays against one snapshot.
+        """Returns the number of environments with self-play on each device, and the number of environments per block.
+        The other environments of a device form `size` equal blocks; each block plays against one snapshot.
 
         Args:
             num_envs: Environments over all devices.

@@ -159,7 +159,7 @@ class EpisodesStep(OnPolicyStep):
             assert nothing.parts == () and nothing.num_env_steps == 0 and nothing.modules == {}
         state = place.request(state, self._samples)
         state, sampled = place.collect(state, self._samples, timeout_seconds=1.0)
-        with pytest.raises(ValueError, match="whole episodes"):
+        with pytest.raises(ValueError, match="episodes instead of columns"):
             _ = sampled.modules
         assert sum(map(len, sampled.episodes)) == sampled.num_env_steps
         state, learned = place.update(state, sampled, self._plan)

@@ -84,8 +84,8 @@ _OTHER_ATTRIBUTES = {
 
 class _RLModuleMeta(type(nnx.Module)):
     """Metaclass that checks and completes an RLModule after its constructor, also if a subclass overrides the
-    constructor. It makes target networks, and removes `rngs` and the networks that an inference-only module does not
-    need.
+    constructor. It makes the target networks of a `TargetNetworkAPI`, and removes `rngs` and the networks that an
+    inference-only module does not need.
     """
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -95,8 +95,8 @@ class _RLModuleMeta(type(nnx.Module)):
             if "of Pytree type" not in str(error):
                 raise
             raise ValueError(
-                f"{cls.__name__} has arrays in an attribute, such as a plain list or dict, in which JAX does not find "
-                f"them. {_FLAX_REMEDY}"
+                f"{cls.__name__} has arrays in an attribute in which JAX does not find them, such as a plain list or "
+                f"dict. {_FLAX_REMEDY}"
             ) from error
         module._finish_build()
         return module
@@ -816,7 +816,7 @@ class RLModuleSpec:
         return cls(**_spec_from_dict(d, allow))
 
     def update(self, other: RLModuleSpec, override: bool = True) -> None:
-        """Copies the fields of another RLModuleSpec that are not None into this one, in place.
+        """Copies the fields of `other` that are not None into this spec, in place.
 
         Args:
             other: The other spec; fields that are None are ignored.

@@ -78,14 +78,14 @@ class Timeline:
 
     def steps(self, values: Any) -> Any:
         """Returns the entries of columns ``[N, J, ...]`` (J sampled steps) that belong to the observations `obs`, ``[N,
-        M + 1, ...]`` (observations of M steps, and the one after the last step). Leaves out burn-in steps; repeats the
-        last step if fewer than M + 1 steps remain.
+        M + 1, ...]`` (observations of the M steps after burn-in, and the one after the last step). Leaves out burn-in
+        steps; repeats the last step if fewer than M + 1 steps remain.
         """
         return self._from_first(values, jax.tree.leaves(self.obs)[0].shape[1])
 
     def columns(self, state_after: StateAfter) -> dict[str, Any]:
-        """Returns the inputs of a recurrent network: `OBS` `[N, M + 1, ...]` (observations of M steps, and the one
-        after the last step), and `STATE_IN`, the recurrent state after the burn-in steps.
+        """Returns the inputs of a recurrent network: `OBS` `[N, M + 1, ...]` (observations of the M steps after
+        burn-in, and the one after the last step), and `STATE_IN`, the recurrent state after the burn-in steps.
 
         Args:
             state_after: Function from `{OBS: [N, 1, ...], STATE_IN: state}`, with `ACTIONS` if the batch has them, to
@@ -115,15 +115,15 @@ class Timeline:
 
     def now(self, outputs: Any) -> Any:
         """Returns a network's outputs for the observations of the J sampled steps, ``[N, J, ...]``, selected from its
-        outputs for `obs`, ``[N, M + 1, ...]`` (observations of M steps, and the one after the last step). Entries of
-        masked steps (burn-in and padding) are meaningless.
+        outputs for `obs`, ``[N, M + 1, ...]`` (observations of the M steps after burn-in, and the one after the last
+        step). Entries of masked steps (burn-in and padding) are meaningless.
         """
         return self._placed(jax.tree.map(lambda x: x[:, :-1], outputs))
 
     def after(self, outputs: Any) -> Any:
         """Returns a network's outputs for the next observations of the J sampled steps, ``[N, J, ...]``, selected from
-        its outputs for `obs`, ``[N, M + 1, ...]`` (observations of M steps, and the one after the last step). Entries
-        of masked steps (burn-in and padding) are meaningless.
+        its outputs for `obs`, ``[N, M + 1, ...]`` (observations of the M steps after burn-in, and the one after the
+        last step). Entries of masked steps (burn-in and padding) are meaningless.
         """
         return self._placed(jax.tree.map(lambda x: x[:, 1:], outputs))
 

@@ -141,7 +141,7 @@ def map_parts(function: Callable[..., Any], space: Space, *values: Any) -> Any:
 
 def with_parts(function: Callable[[Any], Space], space: Space) -> Space:
     """Returns a copy of a space in which ``function(part)`` replaces each elementary part (neither `Dict` nor `Tuple`).
-    An elementary space is the only part of itself.
+    For an elementary space, this is ``function(space)``.
     """
     match space:
         case Dict():
@@ -333,8 +333,7 @@ def check_space(space: Any, name: str) -> None:
                 raise ValueError(f"{path} is {leaf!r}, with NaN among its bounds: use -inf and inf for no bound.")
             if leaf.dtype.kind == "f" and ((leaf.low > _LARGEST).any() or (leaf.high < -_LARGEST).any()):
                 raise ValueError(
-                    f"{path} is {leaf!r}, but all numbers within its bounds are beyond the range of float32: scale the "
-                    "values down."
+                    f"{path} is {leaf!r}, with no float32 number between the bounds of an entry: scale the values down."
                 )
             if (leaf.low > leaf.high).any():
                 raise ValueError(f"{path} is {leaf!r}, with a lower bound above the upper one: exchange them.")
@@ -351,8 +350,8 @@ def difference(space: Space, other: Space) -> str | None:
     """Describes the first difference between the arrays of two spaces' elements. Returns None if the arrays do not
     differ.
 
-    Compares structure, shapes, kinds of dtype (bool, integer, float), and the choices of discrete parts (number and
-    start), but not bounds.
+    Compares structure, types of the elementary spaces, shapes, kinds of dtype (bool, integer, float), and the choices
+    of discrete parts (number and start), but not bounds.
 
     Args:
         space: A space.

@@ -97,8 +97,8 @@ def float32_bounds(box: Box) -> tuple[np.ndarray, np.ndarray]:
 def member_maker(box: Box) -> Callable[[Any], np.ndarray]:
     """Returns a function that copies actions, arrays of a compiled program, to NumPy arrays with the dtype of `box`.
 
-    A float32 number that stands for a bound becomes the exact bound, so that ``box.contains`` accepts it. Integers
-    beyond the dtype become its limits.
+    An entry equal to a bound rounded to float32 becomes the exact bound, so that ``box.contains`` accepts the action.
+    Integers beyond the range of the dtype become the limits of the dtype.
     """
     dtype: Any = box.dtype
     if dtype.kind in "iu":
@@ -120,8 +120,8 @@ def member_maker(box: Box) -> Callable[[Any], np.ndarray]:
 
 
 def members_of(space: Space) -> Callable[[Any], Any]:
-    """Returns a function for actions of a space, pytrees of a compiled program's arrays ``[..., *part.shape]``. It
-    copies the `Box` parts to NumPy arrays of their dtypes, see `member_maker`, and leaves other parts unchanged.
+    """Returns a function that converts actions from a compiled program, pytrees with arrays ``[..., *part.shape]``: the
+    function copies `Box` parts to NumPy arrays of their dtypes (see `member_maker`), and leaves other parts unchanged.
     """
     makers = map_parts(lambda part: member_maker(part) if isinstance(part, Box) else lambda own: own, space)
     return lambda actions: map_parts(lambda _, make, own: make(own), space, makers, actions)
