@@ -195,10 +195,11 @@ _STEP_ENV_PARTS = ("obs", "state", "reward", "terminated", "truncated", "info")
 
 
 class _StepKeys(NamedTuple):
-    """PRNG keys of one environment step; if the step ends an episode, the key of the reset is derived from them.
+    """PRNG keys of one environment step: `own` for the dynamics, and `whole`, from which a reset after the step derives
+    its key.
 
     Attributes:
-        whole: As they were given. A reset derives its own from them: most steps have none.
+        whole: Keys as they were given. Only a reset derives its key from them, because most steps need no reset.
         own: Keys of the dynamics.
     """
 
@@ -256,8 +257,8 @@ class AutoResetJaxEnv(JaxEnv):
 
     @property
     def _step(self) -> Callable[..., Any]:
-        """Function ``(key, state, action, params)`` that steps the environment without a reset; it returns only arrays,
-        of the same shapes in every step, which `_stepped` converts to a `JaxStep`.
+        """Function ``(key, state, action, params)`` that steps the environment without a reset. It returns only arrays,
+        of the same shapes in every step; `_stepped` converts its result to a `JaxStep`.
         """
         return self.step_env
 
@@ -369,9 +370,9 @@ class GymnaxEnv(AutoResetJaxEnv):
         outcome = self.env.step(key, state, action, params)
         if len(outcome) != 6 or "final_observation" not in outcome[-1]:
             raise ValueError(
-                f"{self.name}.step returned {len(outcome)} values, the last with {sorted(outcome[-1])}, but gymnax "
+                f"{self.name}.step returned {len(outcome)} values with info keys {sorted(outcome[-1])}, but gymnax "
                 "1.0 returns (obs, state, reward, terminated, truncated, info) with info['final_observation']. Port "
-                "it to gymnax 1.0, or write it as a JaxEnv."
+                "the environment to gymnax 1.0, or write it as a JaxEnv."
             )
         obs, state, reward, terminated, truncated, info = outcome
         obs, final_obs = (self._conformed(x) for x in (obs, info["final_observation"]))
@@ -392,9 +393,9 @@ class GymnaxEnv(AutoResetJaxEnv):
         return drawings.FPS.get(self._drawn_as, JaxEnv.render_fps)
 
     def render(self, state: Any) -> np.ndarray | None:
-        """Draws a frame: of classic control and MinAtar with this package's renderer, of other environments with their
-        class's ``render(state, params)``. Returns None for gymnax's own renderers, which draw matplotlib figures, and
-        for classes without `render`.
+        """Draws a frame: classic control and MinAtar with `jaxrl_stack.env.drawings`, other environments with
+        ``render(state, params)`` of their class. Returns None for gymnax's own renderers, which draw matplotlib
+        figures, and for classes without `render`.
         """
         return self.render_with(state, self._params)
 

@@ -14,11 +14,14 @@ def parts_of(method: str, outcome: Any, names: tuple[str, ...]) -> tuple[Any, ..
     """Checks that a method of an environment returned as many values as `names` has, and returns the values as a tuple.
 
     Raises:
-        ValueError: Another number of values; names the method and what it should return.
+        ValueError: Another number of values; names the method and the values that it should return.
     """
     if not isinstance(outcome, tuple | list) or len(outcome) != len(names):
         given = f"{len(outcome)} values" if isinstance(outcome, tuple | list) else f"a {type(outcome).__name__}"
-        raise ValueError(f"{method} should return the {len(names)} values ({', '.join(names)}), but returned {given}.")
+        raise ValueError(
+            f"{method} should return the {len(names)} values ({', '.join(names)}), but returned {given}. Return all of "
+            "them, in this order."
+        )
     return tuple(outcome)
 
 
@@ -68,12 +71,12 @@ def typed_signals(name: str, reward: Any, terminated: Any, truncated: Any) -> tu
 
 
 def expect_like(name: str, part: str, given: Any, wanted: Any) -> None:
-    """Raises ValueError if an environment's value `given` has another structure, other shapes or other dtypes than
-    `wanted`.
+    """Raises ValueError if a value of an environment, `given`, differs from the expected form `wanted` in structure,
+    shapes or dtypes.
 
     Args:
         name: Name of the environment, for messages.
-        part: Name of the part, for messages.
+        part: Name of the value, for messages.
         given, wanted: Pytrees of arrays or of `jax.ShapeDtypeStruct`.
 
     Raises:
@@ -81,8 +84,9 @@ def expect_like(name: str, part: str, given: Any, wanted: Any) -> None:
     """
     if jax.tree.structure(given) != jax.tree.structure(wanted):
         raise ValueError(
-            f"{name}: {part} has the structure {jax.tree.structure(given)}, but the space or reset has "
-            f"{jax.tree.structure(wanted)}. Return the same dicts, tuples and classes in every step."
+            f"{name}: {part} has the structure {jax.tree.structure(given)}, but should have "
+            f"{jax.tree.structure(wanted)}, as in the observation space or in reset's result. Return the same dicts, "
+            "tuples and classes in every step."
         )
     for (path, leaf), target in zip(jax.tree_util.tree_leaves_with_path(given), jax.tree.leaves(wanted), strict=True):
         if (leaf.shape, leaf.dtype) != (target.shape, target.dtype):

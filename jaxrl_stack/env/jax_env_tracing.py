@@ -1,4 +1,4 @@
-"""Checks of a JAX environment's methods by tracing them: their signatures, side effects, and Python code that needs
+"""Checks of a JAX environment's methods by tracing: wrong signatures, side effects, and Python code that needs the
 concrete values of arrays.
 """
 

@@ -57,16 +57,16 @@ def check_steps(env: JaxEnv, num_steps: int) -> None:
 def _check_observation(env: JaxEnv, part: str, observation: Any, when: str) -> None:
     def check(space: Any, value: Any) -> Any:
         array = np.asarray(value)
-        refuse(np.isfinite(array), array, "which is not finite. Look for divisions by 0 and unbounded growth")
+        refuse(np.isfinite(array), array, "it is not finite. Look for divisions by 0 and unbounded growth")
         if env.has_own_bounds:
-            outside = f"which is outside of the observation_space {space}. Give the space the bounds that observations"
-            refuse(_is_within(space, array), array, f"{outside} have (-inf and inf if there are none), or clip them")
+            outside = f"it is outside of the observation_space {space}. Give the space the bounds that observations"
+            refuse(_is_within(space, array), array, f"{outside} have (-inf and inf without bounds), or clip them")
 
     def refuse(is_good: np.ndarray, array: np.ndarray, why: str) -> None:
         if not is_good.all():
             index = tuple(np.argwhere(~is_good)[0].tolist())
             where = f" at {list(index)}" if index else ""
-            raise ValueError(f"{env.name}: {part} has the value {array[index]}{where}{when}, {why}.")
+            raise ValueError(f"{env.name}: {part} has the value {array[index]}{where}{when}: {why}.")
 
     spaces.map_parts(check, env.observation_space, observation)
 

@@ -1,5 +1,5 @@
-"""Adapter from JAX environments to gymnasium, so that one implementation of the dynamics serves on-device and host
-sampling.
+"""Adapter from JAX environments to gymnasium: the same dynamics serve rollouts on the device and Python code that steps
+a `gymnasium.Env`.
 """
 
 from __future__ import annotations

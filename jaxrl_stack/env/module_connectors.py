@@ -88,7 +88,8 @@ class ModuleConnectors(ByModule[ConnectorStates]):
 
     def compiled_state(self) -> dict[str, Any] | None:
         """Returns the states of compiled env-to-module connectors in the form that checkpoints store: ``{module_id:
-        {connector name: state}}``, with one agent ``{connector name: state}``. None if no connector has a state.
+        {connector name: state}}``, or ``{connector name: state}`` for one agent. Returns None if no connector has a
+        state.
         """
         states = {mid: state for mid, own in self.items() if (state := own.compiled_state())}
         return self._module_map.unwrapped(states) if jax.tree.leaves(states) else None

@@ -100,14 +100,14 @@ class ModulePipelines(ByModule[Pipelines]):
         return {mid: own.env_to_module.state for mid, own in self.items()}
 
     def stored_env_to_module(self, states: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts states of the env-to-module pipelines to the form that checkpoints store: ``{connector name:
-        state}``, with several agents ``{module_id: {connector name: state}}``. `set_env_to_module` loads the result.
+        """Converts states of the env-to-module pipelines to the form that checkpoints store and `set_env_to_module`
+        loads: ``{connector name: state}``, or ``{module_id: {connector name: state}}`` for several agents.
         """
         return self.module_map.unwrapped({mid: state_of(own.env_to_module, states[mid]) for mid, own in self.items()})
 
     def stored_module_to_env(self) -> dict[str, Any]:
         """Returns the states of the module-to-env pipelines in the form that checkpoints store: ``{connector name:
-        state}``, with several agents ``{module_id: {connector name: state}}``.
+        state}``, or ``{module_id: {connector name: state}}`` for several agents.
         """
         return self.module_map.unwrapped({mid: own.module_to_env.get_state() for mid, own in self.items()})
 
@@ -119,8 +119,8 @@ class ModulePipelines(ByModule[Pipelines]):
             self[mid].env_to_module.set_state(state)
 
     def set_statistics(self, stored: Mapping[str, Any]) -> None:
-        """Loads the running statistics of another runner's env-to-module pipelines, whose states `stored` has the form
-        that `stored_env_to_module` returns. Per-environment states do not change.
+        """Loads the running statistics of another runner's env-to-module pipelines from `stored`, a result of
+        `stored_env_to_module`. Per-environment states do not change.
         """
         for mid, state in self.module_map.by_module(stored).items():
             pipeline = self[mid].env_to_module
@@ -128,15 +128,15 @@ class ModulePipelines(ByModule[Pipelines]):
 
     @functools.cached_property
     def _histories(self) -> dict[str, Any]:
-        """Masks of the leaves of each module's env-to-module state: True for leaves with an environment axis, such as
-        frame stacks; see `per_env_leaves`.
+        """Masks that mark the per-environment states (leaves with an environment axis, such as frame stacks) in each
+        module's env-to-module state; see `per_env_leaves`.
         """
         return {mid: per_env_leaves(own.env_to_module.init) for mid, own in self.items()}
 
     def parts(self) -> list[tuple[str, Any]]:
         """Returns two pairs ``(component name in checkpoints, pipeline)``, for the env-to-module and the module-to-env
-        connectors. With several agents, each pipeline is a `PipelinesByModule`; with one agent and no environment, the
-        result is [].
+        connectors. If the config has several agents, each pipeline is a `PipelinesByModule`. If it has one agent and
+        the runner has no environment, the result is [].
         """
         both = zip(
             (COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR), Pipelines._fields, strict=True
@@ -147,8 +147,8 @@ class ModulePipelines(ByModule[Pipelines]):
         return [(name, own[self.module_map.module_id]) for name, own in of_modules.items() if own]
 
     def of_config(self) -> tuple[Any, ...]:
-        """Returns the two pipelines of the first module, as arguments for `AlgorithmConfig.for_checkpoints`, which may
-        store their connectors; the other modules have the same connectors. Returns () without modules.
+        """Returns the first module's two pipelines as arguments for `AlgorithmConfig.for_checkpoints`, which may store
+        the connectors in them. The other modules have the same connectors. Returns () without modules.
         """
         return tuple(next(iter(self.values()), ()))
 
