@@ -252,8 +252,8 @@ class GroupAgentsWrapper(MultiAgentEnv):
                 missing = [member for member in self.groups[group] if member not in items]
                 if missing:
                     raise ValueError(
-                        f"Missing member of group {group!r}: {dict(items)} has no entry for {missing[0]!r}. All "
-                        "members of a group must observe, be rewarded and end together."
+                        f"Group {group!r} lacks an entry for its member {missing[0]!r} in {dict(items)}. Return "
+                        "observations, rewards and flags of all members of a group in the same step."
                     )
                 grouped[group] = join([items[member] for member in self.groups[group]])
         return grouped
@@ -305,7 +305,7 @@ class _Copies(MultiAgentEnv):
         context = copied(config) if isinstance(config, EnvContext) else EnvContext(config or {}, worker_index=0)
         num_agents = context.pop("num_agents", 1)
         if isinstance(num_agents, bool) or not isinstance(num_agents, int | np.integer) or num_agents < 1:
-            raise ValueError(f"env_config={{'num_agents': {num_agents!r}}}: give the number of agents, at least 1.")
+            raise ValueError(f"env_config={{'num_agents': {num_agents!r}}}: must be an integer of at least 1.")
         self.envs = [create(copied(context)) for _ in range(num_agents)]
         self.agents = list(range(num_agents))
         self.possible_agents = list(self.agents)
@@ -346,7 +346,7 @@ class _Copies(MultiAgentEnv):
 
     @property
     def render_mode(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Render mode of the single-agent environments inside; may be set."""
+        """Render mode of the agents' single-agent environments; can be assigned."""
         return self.envs[0].render_mode
 
     @render_mode.setter
@@ -373,7 +373,7 @@ def policies_missing(name: str, agents: Any) -> str:
 
 
 def spaces_by_agent(env: MultiAgentEnv, kind: str) -> gym.spaces.Dict:
-    """Returns the observation or action spaces (`kind`) of all possible agents as a `Dict` space."""
+    """Returns the spaces of all possible agents as a `Dict` space; `kind` is "observation_space" or "action_space"."""
     # gymnasium takes ids other than texts, too.
     own: Any = {agent: getattr(env, f"get_{kind}")(agent) for agent in env.possible_agents}
     return gym.spaces.Dict(own)

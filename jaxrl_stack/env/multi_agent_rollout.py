@@ -366,7 +366,7 @@ class MultiAgentRollout:
             self.live = None
 
     def _show_acts(self, mode: Mode, weights_seq_no: int) -> None:
-        """Adds the inputs and outputs of the modules in the current env step to the episode objects of the unfinished
+        """Adds the modules' inputs and outputs of the current env step to the episode objects of the unfinished
         episodes.
         """
         live: Any = self.live
@@ -449,8 +449,8 @@ class MultiAgentRollout:
             step.final_obs[index] = dict(self.preprocessing(final_obs, episode))
 
     def _assign_row(self, index: int, agent: Any) -> tuple[ModuleRows, int]:
-        """Selects the module and the batch row of an agent that appears in its episode for the first time; raises if
-        the agent is not in `possible_agents` or its module may not control it.
+        """Selects the module and the batch row of an agent that is new in its episode. Raises MultiAgentEnvError if
+        `possible_agents` lacks the agent, or if the module may not control the agent.
         """
         mid = self._episodes[index].module_for(agent)
         first = self._first_row.get((mid, agent))

@@ -43,10 +43,10 @@ def _number(value: Any, kinds: str) -> np.ndarray | None:
 
 def form_check(space: gym.Space) -> Callable[[Any], bool]:
     """Returns a function that checks quickly whether a value, such as an observation, has the structure and shapes of
-    `space`, and numbers that the dtypes of `space` can hold.
+    `space`, and whether the dtypes of `space` can hold its numbers.
 
-    It looks at structure, shapes and kinds of dtype; at values only where another integer dtype has to hold them.
-    Floats are no integers, and nothing is broadcast.
+    The function checks structure, shapes and kinds of dtype. It checks numbers only if the value and `space` have
+    different integer dtypes. Floats are no integers, and nothing is broadcast.
 
     Args:
         space: Any nesting of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Dict`, `Tuple`.
@@ -84,7 +84,7 @@ def _tuple_check(checks: list[Callable[[Any], bool]]) -> Callable[[Any], bool]:
 
 def _number_check(dtype: np.dtype) -> Callable[[Any], bool]:
     """Returns the quick check of `form_check` for a `Discrete` space: a function that returns whether a value is an
-    integer that `dtype` can hold. The function is fastest for values that are not arrays.
+    integer in the range of `dtype`. The function is fastest for Python and NumPy integers.
     """
     limits = np.iinfo(dtype)
     first, last = int(limits.min), int(limits.max)

@@ -197,8 +197,8 @@ def _parts_of(space: gym.Space, path: tuple[Any, ...]) -> Sequence[tuple[tuple[A
 
 
 def _ranges_of(space: Any) -> list[_Range]:
-    """Returns the bounds that numbers in a leaf of an observation space are checked against; [] if all numbers of its
-    dtype are allowed.
+    """Returns a list of the bounds for numbers in a leaf of an observation space; [] if all numbers of the leaf's dtype
+    are allowed.
     """
     if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
         return [_Range(*choices_of(space), GIVE_CHOICES, f"outside of {space}")]

@@ -84,6 +84,6 @@ class PreprocessedJaxEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
     def _refuse(self, what: str) -> NoReturn:
         raise ValueError(
             f"A MultiAgentObservationPreprocessor {what}, but {self.name} is a JAX environment, whose compiled program "
-            "has no episodes. Let preprocess() read only its observations, or write the environment as a MultiAgentEnv "
-            "on the host."
+            "has no episodes. Let preprocess() read only its argument `observations`, or write the environment as a "
+            "MultiAgentEnv on the host."
         )

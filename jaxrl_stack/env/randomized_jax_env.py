@@ -1,5 +1,5 @@
-"""JAX environments that draw parameters at each reset (domain randomization), and that may observe them (privileged
-critics).
+"""JAX environments that draw parameters at each reset (domain randomization), and that can add the parameters to
+observations (for privileged critics).
 """
 
 from __future__ import annotations
@@ -332,8 +332,8 @@ class _FunctionDraws:
 
 
 def _in_traces(params: Any) -> Any:
-    """Converts parameters that are NumPy arrays to JAX arrays, for use in traced rollouts; scalars stay Python or NumPy
-    numbers.
+    """Converts environment parameters from NumPy to JAX arrays, for the tracing of functions that read them; scalars
+    are not converted.
     """
     return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, params)
 
@@ -363,8 +363,8 @@ def _check_program(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any)
 
 
 def _called(given: Any, name: str) -> str:
-    """Returns ``environment(randomized_params={name: ...})`` with the setting for one parameter, as text for error
-    messages.
+    """Returns the setting of the parameter `name` as text for error messages: ``environment(randomized_params={name:
+    ...})``. If the setting is a function, returns it as a whole.
     """
     return f"environment(randomized_params={shown({name: given[name]} if isinstance(given, Mapping) else given)})"
 
