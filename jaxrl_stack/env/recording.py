@@ -89,8 +89,8 @@ def _watched(config: AlgorithmConfig, camera: _Camera) -> AlgorithmConfig:
 
 
 def _is_preprocessed_by_its_vector_version(config: AlgorithmConfig) -> bool:
-    """Whether the config uses a vector version of the environment that preprocesses observations itself (ale-py), so
-    that single environments return other observations and take other arguments.
+    """Whether the config uses ale-py's vector version of the environment, which preprocesses observations itself. A
+    single environment of the same id has other observations and other arguments.
     """
     if config.gym_env_vectorize_mode != "vector_entry_point":
         return False
@@ -216,10 +216,10 @@ class _Camera:
 
 
 def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
-    """Yields the observations of an unfinished episode that the policy has seen and that the video does not show yet.
+    """Yields the observations of an episode that the video does not show yet, in the form that the policy has received.
 
-    Before it acts on an observation, the episode has the environment's, in the form that connectors get. After the last
-    step it has what the policy would have seen.
+    Before the policy acts on an observation, the episode contains the environment's observation, in the form that
+    connectors get. After the last step, the episode contains the observation that the policy would have received.
     """
     if len(taken.frames) + len(taken.panels) <= len(taken.rewards):
         yield episode.get_observations(-2)
@@ -238,14 +238,14 @@ def _earned(episode: Any, taken: _Taken) -> float:
 
 
 def _returns(episode: MultiAgentEpisode) -> dict[Any, float]:
-    """Returns the sum of rewards (return) of each agent so far, including rewards of its incomplete step."""
+    """Returns the return (sum of rewards) of each agent so far, including rewards since the agent's last action."""
     hanging = {agent: step.reward for agent, step in episode.hanging.items()}
     return {agent: own.get_return() + hanging.get(agent, 0.0) for agent, own in episode.agent_episodes.items()}
 
 
 def _space_of(observation: Any, seen: gym.Space, returned: gym.Space) -> gym.Space:
-    """Returns the space of an observation in an episode: `seen`, the policy's space, if the observation fits it; else
-    `returned`, the environment's space, which applies if connectors leave episodes unchanged.
+    """Returns the space of an observation in an episode: the policy's space `seen` if the observation fits it, else the
+    environment's space `returned`. Connectors may leave the environment's observations in episodes.
     """
     try:
         validate_batch(seen, observation, 0)
@@ -256,17 +256,18 @@ def _space_of(observation: Any, seen: gym.Space, returned: gym.Space) -> gym.Spa
 
 @dataclasses.dataclass
 class _Taken:
-    """Video data of one episode: frames, rewards, and, with several agents, drawings of observations and returns by
-    agent.
+    """Video data of one episode: frames and rewards; for several agents, also drawings of each agent's observations,
+    and each agent's returns.
 
     Attributes:
-        frames: What the video shows.
+        frames: Frames of the video.
         rewards: One for each step.
-        is_over: Whether it has ended.
-        panels: Of several agents without frames, until the end: drawings by agent, of those that observed.
-        earned: What all agents have earned.
-        agents: Returns of several agents after each step.
-        actions: The policy's, one for each step, of one agent without frames.
+        is_over: Whether the episode has ended.
+        panels: Drawings of observations until the episode ends, ``{agent: image}``; only for several agents whose
+            environment has no frames.
+        earned: Sum of the rewards of all agents so far.
+        agents: Returns so far after each step, ``{agent: return}``; only for several agents.
+        actions: The policy's actions, one for each step; only for one agent whose environment has no frames.
     """
 
     frames: PackedFrames = dataclasses.field(default_factory=PackedFrames)

@@ -85,8 +85,8 @@ def register_env(name: str, env_creator: EnvCreator) -> None:
 
 
 def note_env(name: str, env_creator: EnvCreator, *, replaces: bool) -> None:
-    """Copies the registration of an env creator into this process's registry; the creator was registered with Ray Tune
-    or in another process.
+    """Registers in this process an env creator that was registered with Ray Tune or in another process. Replaces an
+    existing creator of this name only if `replaces` is True.
     """
     if replaces or name not in _creators:
         _creators[name] = env_creator
@@ -192,8 +192,8 @@ class ResolvedEnv:
         env = self._vector_creator(self.context if context is None else context, num_envs, seed)
         if not isinstance(env, gym.vector.VectorEnv):
             raise TypeError(
-                f"environment({self.name!r}) made {env!r}, but has to make a gymnasium.vector.VectorEnv. Return one "
-                "from its creator or vector entry point."
+                f"The creator or vector entry point of environment({self.name!r}) returned {env!r}. Let it return a "
+                "gymnasium.vector.VectorEnv."
             )
         return env
 
@@ -243,8 +243,8 @@ def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None, *, num_en
 
 
 def _creator_from_ray(name: str, is_last_resort: bool = False) -> EnvCreator | None:
-    """Returns the env creator that ``ray.tune.register_env`` registered under `name` before this package was imported
-    or in Ray's driver process; None if there is no such creator.
+    """Returns the env creator that was registered under `name` with ``ray.tune.register_env``, before this package was
+    imported or by Ray's driver process; None if Ray has no such creator.
     """
     # Imported, which takes a second, for names that nothing else knows: an actor may be the first to use it here.
     if is_last_resort and "ray" in sys.modules and sys.modules["ray"].is_initialized():
@@ -332,8 +332,8 @@ def _vector_creator(spec: Any) -> VectorCreator | None:
 
 
 def _vector_env(name: str, context: EnvContext, make: VectorCreator, **more: Any) -> ResolvedEnv:
-    """Creates the `ResolvedEnv` of an environment whose creator makes all copies as one vector environment, for every
-    `gym_env_vectorize_mode`.
+    """Creates the `ResolvedEnv` of an environment whose creator makes all copies as one vector environment. This vector
+    environment is used in every `gym_env_vectorize_mode`.
     """
     return ResolvedEnv(
         name, False, context, is_vector=True, creator=lambda ctx: make(ctx, 1, None), _vector_creator=make, **more

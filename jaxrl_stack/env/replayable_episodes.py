@@ -29,8 +29,8 @@ class RestoredEpisodes(NamedTuple):
 
 
 class ReplayableEpisodes:
-    """Records the reset seeds and actions of ``B`` environments, from which their unfinished episodes can be restored
-    later by replay.
+    """Records the reset seeds and actions of ``B`` environments. A replay of these actions restores the unfinished
+    episodes later.
 
     A gymnasium environment does not return its state, but the seed of its last reset and the actions since then
     determine the state if the environment draws all random numbers from ``self.np_random``. Every reset gets a seed
@@ -176,8 +176,8 @@ class ReplayableEpisodes:
         return RestoredEpisodes(infos, problems)
 
     def _take_in(self, actions: Any, lengths: Sequence[int], ends: Sequence[int], problems: Mapping[int, str]) -> None:
-        """Stores the actions of restored episodes as if they had been recorded here, so that later actions follow them;
-        leaves out episodes that could not be restored.
+        """Stores the actions of restored episodes like actions from `add`, so that later actions follow them; leaves
+        out episodes that could not be restored.
         """
         kept = [0 if i in problems else length for i, length in enumerate(lengths)]
         self._time = longest = max(kept, default=0)

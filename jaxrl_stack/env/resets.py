@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def reset_only_ended(step: JaxStep, reset: Callable[[jax.Array], tuple[Any, Any]], keys: jax.Array) -> JaxStep:
-    """Resets only those of ``B`` JAX environments whose episode ended in the last step, a few at a time; for
-    environments whose reset is expensive.
+    """Resets only the JAX environments whose episode ended in the last step, at most a sixteenth of all environments at
+    a time. Used for environments whose reset is expensive.
 
-    Suited to resets that cost as much as many steps, such as generated worlds, or physics that must settle. A sixteenth
-    of the environments is reset at a time, repeatedly until all ended ones are reset; most steps need no reset.
+    Suited to resets that cost as much as many steps, such as generated worlds, or physics that must settle. Groups of
+    environments are reset until all ended episodes are replaced; most steps need no reset.
 
     Args:
         step: Result of a step without reset (leaves ``[B, ...]``); `obs` and `state` precede the reset.
@@ -48,8 +48,8 @@ _SMALL_RESET = 256
 
 
 def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> JaxStep:
-    """Resets each of ``B`` JAX environments whose episode ended in the last step. On CPUs, resets are computed only if
-    an episode ended. Exception: small resets that a rollout computes before its loop over steps.
+    """Resets each of ``B`` JAX environments whose episode ended in the last step. On CPUs, resets are computed only in
+    steps that end an episode, unless they are small and a rollout computes them before its loop over steps.
 
     Most steps end no episode, and a reset (mainly its PRNG keys) costs more than a step of a small environment. The
     condition covers all environments, because `jax.vmap` turns the condition of a single one into a selection, which

@@ -29,5 +29,5 @@ def weights_of(source: EnvRunner | LearnerGroup) -> tuple[Mapping[str, Any], int
 
 
 def only(weights: Mapping[str, Any], keeps: Callable[[str], bool]) -> dict[str, Any]:
-    """Returns a copy of `weights` that contains only the arrays for whose name ``keeps(name)`` is true."""
+    """Returns a copy of `weights` that contains only the arrays whose names satisfy the function `keeps`."""
     return {part: {ref: leaf for ref, leaf in leaves.items() if keeps(ref)} for part, leaves in weights.items()}

@@ -25,8 +25,8 @@ def sampled(runner: Any, *, what: Any, number: int, share: Mapping[str, Any], se
 
 def num_returns(keep_remote: bool) -> int:
     """Returns the number of Ray objects that a `sampled_in_actor` call returns: 2 with `keep_remote`, else 1. The
-    second object contains the sampled columns. It outlives the actor, unlike objects that the actor itself puts into
-    the object store.
+    second object contains the sampled columns. As a return value, it outlives the actor; objects that the actor puts
+    into the object store do not.
     """
     return 2 if keep_remote else 1
 
@@ -40,9 +40,9 @@ def sampled_in_actor(
     is_requested: bool = False,
     **states: Any,
 ) -> tuple[tuple[int, Any], Any]:
-    """Samples in an env runner actor, with `call` as arguments of `sampled`: returns ``((number, sample), None)``,
-    where `number` identifies the call. With `keep_remote`, returns ``((number, sample without columns), columns)``, so
-    that the columns stay in Ray's object store.
+    """Calls ``sampled(runner, **call)`` in an env runner actor: returns ``((number, sample), None)``, where `number`
+    identifies the call. With `keep_remote`, returns ``((number, sample without columns), columns)``, so that the
+    columns stay in Ray's object store.
 
     Before it samples, the runner loads `states` one after the other, and newer weights from the state server. After a
     call by `EnvRunnerGroup.request`, it merges the connector statistics that the sample reports into its running

@@ -124,7 +124,7 @@ class SamplingMetrics:
             num_env_steps: Number of env steps of the recording.
             acting: Mean duration of its policy calls, in seconds.
             step_times: Total duration, in seconds, and number of its vector steps.
-            running_steps: Number of steps of the episodes that are running after it, summed over all environments.
+            running_steps: Number of steps of the unfinished episodes after the recording, summed over all environments.
         """
         self.num_env_steps += num_env_steps
         self._step_times = self._step_times.plus(step_times)
@@ -154,7 +154,7 @@ class SamplingMetrics:
         self._means[name] = (total + value, number + 1)
 
     def log_means(self) -> None:
-        """Logs the mean of the numbers that `add_number` has collected under each name, and clears them."""
+        """Logs, for each name, the mean of the numbers that `add_number` has collected, and drops these numbers."""
         for name, (total, number) in self._means.items():
             self._logger.log_value(name, total / number)
         self._means = {}
@@ -162,7 +162,7 @@ class SamplingMetrics:
     # ------------------------------------------------------------------------------------------------------ reports
 
     def take_ended(self) -> EndedEpisodes:
-        """Returns the episodes that ended since the last call or `report`."""
+        """Returns the episodes that ended since the last call of `take_ended` or `report`."""
         ended, self.ended = self.ended, []
         if self.modules_vary:
             for own in ended:

@@ -41,8 +41,8 @@ class SelfPlayState(NamedTuple):
 
 
 class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
-    """Wrapper that replaces the agents of a game by the roles "hero" and "rival" (one or several rivals). The game's
-    agents become seats (player positions), and every reset draws the hero's seat uniformly.
+    """Wrapper of a game that names its agents by roles: "hero" and "rival", or several rivals if the game has more than
+    two players. The game's own agents are called seats (player positions). Every reset draws the hero's seat uniformly.
 
     If the hero has seat ``s`` of ``N``, rival ``i`` has seat ``(s + i) % N``. The game gets the keys of resets and
     steps unchanged.
@@ -74,9 +74,9 @@ class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
             for seat in seats[1:]:
                 if difference(of_seats[seat], of_seats[first]) is not None or of_seats[seat] != of_seats[first]:
                     raise ValueError(
-                        f"SelfPlayEnv({env.name}): {kind} of {first!r} and {seat!r} are {of_seats[first]} and "
-                        f"{of_seats[seat]}. Agents change seats and need equal spaces: set {kind} = "
-                        "dict.fromkeys(possible_agents, space)."
+                        f"SelfPlayEnv({env.name}): {kind} of the seats {first!r} and {seat!r} are {of_seats[first]} "
+                        f"and {of_seats[seat]}. The hero plays in every seat, so all seats need equal spaces: set "
+                        f"{kind} = dict.fromkeys(possible_agents, space)."
                     )
         super().__init__(env)
         rivals = (RIVAL,) if len(seats) == 2 else tuple(f"{RIVAL}_{i}" for i in range(1, len(seats)))

@@ -45,16 +45,18 @@ class SentStates:
         return _numbered(self._waiting.pop(actor_id, []))
 
     def all_of(self, actor_id: int) -> dict[str, Any]:
-        """Returns all states of an actor as keyword arguments of `set_states`; no state waits for it any more."""
+        """Returns all states of an actor as keyword arguments of `set_states`; none of them waits for the actor's next
+        call any more.
+        """
         self._waiting.pop(actor_id, None)
         return _numbered(self._of[actor_id])
 
     def clear_waiting(self) -> None:
-        """Removes the states that wait for calls; a restarted actor still gets them."""
+        """Removes the states that wait for the actors' next calls; `all_of` still returns them for restarted actors."""
         self._waiting.clear()
 
     def keep(self, actor_ids: Collection[int]) -> None:
-        """Removes the states of all other actors, which were dropped."""
+        """Removes the states of dropped actors, that is, of all actors that are not in `actor_ids`."""
         for states in (self._of, self._waiting):
             for actor_id in states.keys() - set(actor_ids):
                 del states[actor_id]
@@ -66,8 +68,8 @@ class SentStates:
 
 
 def set_states(runner: Any, *, num_pulled: int = 0, **states: Any) -> None:
-    """Sets the states of an env runner, one after the other. Each is an argument of the call, because Ray replaces
-    references by their values only there.
+    """Sets the states of an env runner, one after the other. Each state is a separate argument, because Ray replaces a
+    reference by its value only if the reference itself is an argument.
 
     Args:
         runner: The env runner.

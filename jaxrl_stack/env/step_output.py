@@ -63,8 +63,8 @@ class NoOutput:
         """
 
     def restart(self, lengths: np.ndarray | None = None) -> None:
-        """Marks that the next block of steps does not continue the unfinished episodes (`NoOutput`: does nothing); see
-        `StepsBuilder.restart`.
+        """Writes the stored steps of unfinished episodes; the steps of later blocks get new episode ids (`NoOutput`:
+        does nothing). See `StepsBuilder.restart`.
         """
 
     def flush(self, *, is_last: bool = False) -> None:
@@ -80,8 +80,8 @@ NO_OUTPUT = NoOutput()
 
 
 class StepOutput(NoOutput):
-    """Writes the steps that a runner samples to files. Each step is written once; episodes are not split if they fit
-    `StepsBuilder`'s buffer.
+    """Writes the steps that a runner samples to files, each step once. An episode that fits `StepsBuilder`'s buffer is
+    written in one piece.
 
     Args:
         config: The runner's config, with `output` set.

@@ -756,7 +756,7 @@ def test_what_resolves_to_a_vector():
     with pytest.raises(KeyError, match="else"):
         resolve_env("else")
     register_env("wrong", lambda config: PoolEnv(config) if config["num_envs"] == 1 else 3)
-    with pytest.raises(TypeError, match="'wrong'.*made 3, but has to make a gymnasium.vector.VectorEnv"):
+    with pytest.raises(TypeError, match="'wrong'.*returned 3. Let it return a gymnasium.vector.VectorEnv"):
         resolve_env("wrong").make_vector(2)
     with pytest.raises(TypeError, match="exists already"):
         resolve_env(PoolEnv({"num_envs": 1}))
