@@ -90,8 +90,8 @@ class TrainingShards:
         self.state, self.window = devices.place_shards(shards, self._devices), None
 
     def take_window(self, packed: Any) -> None:
-        """Stores the statistics of the last finished episodes, which the training program returns as one packed array;
-        ignores an empty array.
+        """Stores the statistics of the last finished episodes. The training program returns them as one array, see
+        `EpisodeWindow.packed`; an empty array changes nothing.
         """
         if self._rollout is not None and len(packed):
             self.window, self.is_finite, unclaimed = EpisodeWindow.unpacked(np.asarray(packed), self._rollout.agents)
@@ -235,15 +235,16 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
     if lengths is None or np.ndim(lengths) != 2:
         raise ValueError(
             "The saved state contains no training environments on devices, but this run has such environments. Load "
-            "it with the environment(...) of the run that saved it."
+            "it into an algorithm with the environment(...) of the run that saved it."
         )
     saved_devices, saved_each = np.shape(lengths)
     per_device = num_envs // num_devices
     if rollout.opponents is not None and (saved_devices, saved_each) != (num_devices, per_device):
         raise ValueError(
-            f"The checkpoint has {saved_each} environments on each of {saved_devices} device(s), this run has "
-            f"{per_device} on each of {num_devices}, and multi_agent(opponents=...) assigns snapshots to environments. "
-            f"Use num_envs_per_env_runner={saved_devices * saved_each} and {saved_devices} device(s)."
+            "multi_agent(opponents=...) assigns snapshots to environments, so their number must not change, but the "
+            f"checkpoint has {saved_each} environments on each of {saved_devices} device(s), this run {per_device} on "
+            f"each of {num_devices}. Use num_envs_per_env_runner={saved_devices * saved_each} and {saved_devices} "
+            "device(s)."
         )
     window_size = np.shape(stored["window/returns"])[-1]
     saved_rollout = dataclasses.replace(rollout, window_size=window_size)
@@ -276,8 +277,8 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
 
 
 def _started(init: Callable[[jax.Array], RunnerState], keys: Iterable[jax.Array]) -> RunnerState:
-    """Starts new episodes on every device: returns a `RunnerState` with leaves ``[D, ...]`` for ``D`` devices, on the
-    host and without PRNG keys.
+    """Starts new episodes in the environments of ``D`` devices. Returns a `RunnerState` in host memory, with leaves
+    ``[D, ...]`` and without PRNG keys.
 
     Args:
         init: A device's state from its key.

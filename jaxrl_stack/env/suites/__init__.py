@@ -50,8 +50,8 @@ class Suite:
             raise
         if not (isinstance(found, type) and issubclass(found, SuiteEnv)):
             raise TypeError(
-                f"entry point {self.prefix!r} of the group {ENTRY_POINTS!r} is {self.env_class!r}, which is {found!r}: "
-                "it has to be a subclass of jaxrl_stack.env.suites.suite_env.SuiteEnv."
+                f"entry point {self.prefix!r} of the group {ENTRY_POINTS!r} names {self.env_class!r}, but {found!r} is "
+                "no SuiteEnv class. Let it name a subclass of jaxrl_stack.env.suites.suite_env.SuiteEnv."
             )
         return found
 

@@ -69,7 +69,7 @@ class PhysicsEnv(SuiteEnv):
 
 class BraxEnv(PhysicsEnv):
     """Environment of ``brax.envs``. Settings are `episode_length`, `action_repeat`, and the arguments of the
-    environment's class and of ``PipelineEnv`` except `sys`, such as `backend`.
+    environment's class and of ``PipelineEnv`` (such as `backend`, but not `sys`).
     """
 
     prefix = "brax"

@@ -75,8 +75,8 @@ def with_objects(name: str, env_id: str, config: dict[str, Any]) -> dict[str, An
         return {**config, key: known(config[key])}
     except KeyError:
         raise ValueError(
-            f"env_config[{key!r}]={config[key]!r}: {name} has no {key} of that name. Use one that JaxMARL "
-            "defines, such as '3m' (scenario) or 'cramped_room' (layout)."
+            f"env_config[{key!r}]={config[key]!r}: {name} has no {key} of that name. Use a {key} that JaxMARL "
+            "defines (scenarios: '3m', ...; layouts: 'cramped_room', ...)."
         ) from None
 
 

@@ -32,9 +32,9 @@ class JumanjiEnv(SuiteEnv):
     Observations become a Dict of their fields. If one of them is an `action_mask`, they become
     ``{"action_mask": ..., "observations": ...}``, where "observations" is the Dict of the other fields, or the only
     other field. A mask with a row for each of several actions is flattened; a mask over all combinations of actions is
-    left out, because networks choose each action independently. A last step with discount 0 terminates, any other last
-    step truncates. Several agents are controlled by one policy: its action contains all agents' actions, their rewards
-    are summed, and an episode terminates when every agent's discount is 0.
+    left out, because networks choose each action independently. A final step terminates the episode if its discount is
+    0, else truncates it. Several agents are controlled by one policy: its action contains all agents' actions, their
+    rewards are summed, and an episode terminates when every agent's discount is 0.
     """
 
     prefix = "jumanji"

@@ -1,4 +1,6 @@
-"""Conversion of Jumanji's specs to gymnasium spaces and of policies' actions to Jumanji's; check of action masks."""
+"""Conversion of Jumanji's specs to gymnasium spaces, and of policies' actions to Jumanji's actions; check of action
+masks.
+"""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.

@@ -97,8 +97,8 @@ def observation_box(observation: Any) -> Box:
 
 
 def observed(state: Any) -> dict[str, Any]:
-    """Returns the observation and action mask of the player to move as a dict with RLlib's keys "observations" and
-    "action_mask".
+    """Returns the observation and action mask of the player whose turn it is, as a dict with RLlib's keys
+    "observations" and "action_mask".
     """
     return {"action_mask": state.legal_action_mask, "observations": state.observation}
 
