@@ -26,7 +26,7 @@ _MOST_PANELS = 4
 
 
 class Seen(NamedTuple):
-    """State and observation of an environment at one time, from which a video frame is drawn; a pytree."""
+    """State and observation of an environment at one time; a video frame is drawn from both. A pytree."""
 
     state: Any
     obs: Any
@@ -82,8 +82,8 @@ BEFORE, AFTER = "seen_before", "seen_after"
 
 
 class WatchedRollout(DeviceRollout):
-    """Rollout that records what videos need: states, observations, actions, rewards, and which agents' steps are
-    complete.
+    """Rollout that records the data of videos: states, observations, actions, rewards, and masks of the agents'
+    complete steps.
     """
 
     def step_envs(
@@ -212,7 +212,7 @@ def _own_frame(env: JaxEnv, state: Any) -> np.ndarray | None:
 
 
 def copied_entry(tree: Any, *index: int) -> Any:
-    """Copies the entry at `index` of every array in a pytree to a new array; JAX arrays, such as PRNG keys, are only
-    indexed.
+    """Returns the entry at `index` of every array in a pytree. Entries of NumPy arrays are copied; JAX arrays, such as
+    PRNG keys, are only indexed.
     """
     return jax.tree.map(lambda leaf: leaf[index] if isinstance(leaf, jax.Array) else np.array(leaf[index]), tree)

@@ -153,12 +153,12 @@ class HostVectorEnv(abc.ABC):
         """
 
     def reset_ended(self, step: VectorStep, recover: Recover | None = None) -> None:  # noqa: B027 - by default none is held
-        """Resets the environments whose episodes ended in a ``step(..., holds_ended=True)`` call, which did not reset
-        them, and writes their first observations into `step`, the result of that call.
+        """Resets the environments whose episodes ended in the last ``step(..., holds_ended=True)`` call. Writes their
+        first observations into `step`, the result of that call.
         """
 
     def renew(self, index: int | None = None) -> bool:
-        """Replaces one environment by a new one; afterwards all environments must be reset.
+        """Replaces one environment by a new one, which must be reset afterwards.
 
         Args:
             index: Index of the environment; None for the one whose ``reset`` or ``step`` raised.
@@ -173,8 +173,8 @@ class HostVectorEnv(abc.ABC):
         return False
 
     def reset_one(self, index: int, seed: int) -> tuple[Any, dict[str, Any]]:
-        """Starts a new episode in one environment, for the `recover` function that `step` calls after an environment
-        raised.
+        """Starts a new episode in one environment. The function `recover`, an argument of `step`, calls it for an
+        environment that replaces a failed one.
 
         Returns:
             ``(observation, info)``.

@@ -10,8 +10,8 @@ from types import CodeType
 
 
 def require_main_guard(what: str) -> None:
-    """Raises RuntimeError if the running script lacks ``if __name__ == "__main__":``: each child process would start
-    processes again.
+    """Raises RuntimeError if the running script lacks ``if __name__ == "__main__":``, because each child process would
+    then start processes again.
 
     Processes that do not fork import the main script. Without the guard, each of them would run it from the beginning.
 

@@ -98,8 +98,8 @@ def make_registered(spec: Any, disable_env_checker: bool, is_shown: bool, contex
 
 
 def made_to_close_quietly(make: Callable[[], gym.Env]) -> gym.Env:
-    """Creates an environment whose ``close()`` logs errors instead of raising; for gymnasium's vector environments,
-    which call ``close()`` themselves.
+    """Creates an environment whose ``close()`` logs errors instead of raising them, because gymnasium's vector
+    environments call ``close()`` themselves.
     """
     env: Any = make()
     close = env.close

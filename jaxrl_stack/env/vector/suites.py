@@ -82,7 +82,8 @@ def channels_last(env: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
 
 
 class ChannelsLast(gym.vector.VectorWrapper):
-    """Moves the first axis of image observations to the end; stacked colour images become ``[H, W, S * C]``.
+    """Moves the first axis of image observations to the end: images ``[C, H, W]`` become ``[H, W, C]``, and stacks of S
+    images ``[S, H, W, C]`` become ``[H, W, S * C]``.
 
     Args:
         env: Vector environment with a Box ``[C, H, W]`` or ``[S, H, W, C]`` as single observation space.

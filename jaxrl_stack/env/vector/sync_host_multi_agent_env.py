@@ -179,8 +179,8 @@ class SyncHostMultiAgentEnv:
         return step
 
     def reset_ended(self, step: MultiAgentVectorStep, recover: Recover | None = None) -> None:
-        """Resets the environments whose episodes ended in a ``step(..., holds_ended=True)`` call, which did not reset
-        them, and writes their first observations into `step`, the result of that call.
+        """Resets the environments whose episodes ended in the last ``step(..., holds_ended=True)`` call. Writes their
+        first observations into `step`, the result of that call.
         """
         for i, final_obs in enumerate(step.final_obs):
             if final_obs is not None:
@@ -206,7 +206,8 @@ class SyncHostMultiAgentEnv:
         return True
 
     def reset_one(self, index: int, seed: int) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Starts a new episode in one environment, for the `recover` argument of `step`.
+        """Starts a new episode in one environment. The function `recover`, an argument of `step`, calls it for an
+        environment that replaces a failed one.
 
         Returns:
             ``(observations, infos)`` by agent.

@@ -84,7 +84,9 @@ class SyncVectorMultiAgentEnv(VectorMultiAgentEnv):
         return tuple(env.render() for env in self.envs)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Returns an attribute of every environment as a tuple; if it is a method, the results of calling it."""
+        """Returns the attribute `name` of every environment, as a tuple. If the attribute is a method, calls it with
+        the given arguments and returns the results.
+        """
         found = self.get_attr(name)
         return tuple(value(*args, **kwargs) if callable(value) else value for value in found)
 

@@ -164,8 +164,9 @@ class VectorEnvAdapter(HostVectorEnv):
         return InfoRows(infos, self.num_envs, rows, otherwise or {})
 
     def _cast(self, obs: Any) -> Any:
-        """Converts a batch of observations to arrays with the dtypes of the space that was passed to `observe_as`.
-        Without such a call, arrays do not change, and other values get the dtypes of `observation_space`.
+        """Converts a batch of observations to arrays with the dtypes of the space that was passed to `observe_as`. If
+        `observe_as` was not called, a batch of arrays does not change, and any other batch gets the dtypes of
+        `observation_space`.
         """
         arrays = (np.ndarray, jax.Array)
         if not self._is_cast and (isinstance(obs, arrays) or all(isinstance(x, arrays) for x in jax.tree.leaves(obs))):
@@ -187,7 +188,7 @@ class VectorEnvAdapter(HostVectorEnv):
 
 
 def _kill(env: AsyncVectorEnv) -> None:
-    """Kills the processes of an async vector, whose environments did not react to `close`."""
+    """Kills the processes of an async vector after one of its environments failed, or if `close` did not end them."""
     for process in env.processes:
         process.kill()
     for process in env.processes:

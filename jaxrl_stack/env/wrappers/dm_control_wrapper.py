@@ -89,7 +89,7 @@ class DMCEnv(gym.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Resets the task; returns its first observation and empty infos. A seed replaces the seed of the task's
+        """Resets the task; returns its first observation and empty infos. A seed reseeds the task's random number
         generator.
         """
         super().reset(seed=seed)

@@ -32,8 +32,8 @@ def bounds_of(spec: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ends(time_step: Any) -> tuple[bool, bool]:
-    """Returns ``(terminated, truncated)`` of a time step: a last step with discount 0 terminates, any other last step
-    truncates.
+    """Returns ``(terminated, truncated)`` of a time step: a final step terminates the episode if its discount is 0,
+    else truncates it.
     """
     last = bool(time_step.last())
     terminated = last and time_step.discount == 0.0
@@ -43,7 +43,8 @@ def ends(time_step: Any) -> tuple[bool, bool]:
 class DMEnv(gym.Env):
     """A `dm_env.Environment` as a gymnasium environment.
 
-    Infos contain the time step's "discount". A last step with discount 0 terminates, any other last step truncates.
+    Infos contain the time step's "discount". A final step terminates the episode if its discount is 0, else truncates
+    it.
 
     Args:
         dm_env: The environment. It has its own random number generator; the seed of `reset` has no effect.

@@ -18,9 +18,9 @@ ILLEGAL_ACTION_PENALTY = -0.1
 class OpenSpielEnv(MultiAgentEnv):
     """OpenSpiel game whose players are the agents 0, 1, ...
 
-    In turn-based games, only the player to move observes; in simultaneous games, all players do. An illegal action is
-    replaced by a random legal one, and the agent gets `ILLEGAL_ACTION_PENALTY`. The reward of a step is the change of
-    the player's return. Chance outcomes are drawn from the environment's `np_random`.
+    In turn-based games, only the player whose turn it is observes; in simultaneous games, all players observe. An
+    illegal action is replaced by a random legal one, and the agent gets `ILLEGAL_ACTION_PENALTY`. The reward of a step
+    is the change of the player's return. Chance outcomes are drawn from the environment's `np_random`.
 
     Args:
         env: The game, such as ``pyspiel.load_game("connect_four")``.
@@ -48,7 +48,7 @@ class OpenSpielEnv(MultiAgentEnv):
         else:
             raise ValueError(
                 f"OpenSpielEnv({self.type.short_name}): the game gives its players neither observation tensors nor "
-                "information state tensors. Load a game that does, such as pyspiel.load_game('tic_tac_toe')."
+                "information state tensors. Load a game that has one of them: pyspiel.load_game('tic_tac_toe')."
             )
         box = Box(-np.inf, np.inf, (size,), np.float32)
         self.observation_spaces = dict.fromkeys(self.possible_agents, box)

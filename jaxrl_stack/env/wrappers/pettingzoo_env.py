@@ -35,7 +35,7 @@ class _PettingZoo(MultiAgentEnv):
         self.render_mode = getattr(env, "render_mode", None)
 
     def render(self) -> Any:
-        """Returns PettingZoo's frame; None if its environment was created without render_mode."""
+        """Returns the frame of the PettingZoo environment; None if that environment was created without render_mode."""
         return None if self._suite_env.unwrapped.render_mode is None else self._suite_env.render()
 
     def close(self) -> None:
