@@ -72,8 +72,8 @@ class Backend(Protocol):
         ...
 
     def resources(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
-        """Ray resources of all nodes of the cluster, ``(free, total)``, without the extra entries that Ray lists for
-        each placement group (``CPU_group_...``). Reserved resources are in `total`.
+        """Ray resources of all nodes of the cluster, ``(free, total)``. Resources that placement groups have reserved
+        are only in `total`. Ray's extra entries for each placement group (``CPU_group_...``) are left out.
         """
         ...
 

@@ -80,7 +80,7 @@ class FaultTolerantActorManager:
         if max_remote_requests_in_flight_per_actor < 1:
             raise ValueError(
                 f"max_remote_requests_in_flight_per_actor={max_remote_requests_in_flight_per_actor}: must be at least "
-                f"1, because an actor with this number of unfinished asynchronous calls gets no further call."
+                f"1, because with 0 an actor would get no asynchronous call."
             )
         self.backend = backend
         self._max_in_flight = max_remote_requests_in_flight_per_actor
@@ -124,8 +124,8 @@ class FaultTolerantActorManager:
         return self._num_restarts
 
     def num_outstanding_async_reqs(self, tag: str | None = None) -> int:
-        """Number of asynchronous calls of actors whose results were not fetched: of one tag (the caller's label for
-        calls), or in total.
+        """Number of asynchronous calls whose results were not fetched yet. If `tag` (the caller's label for calls) is
+        given, only calls with this tag count.
         """
         return sum(tag is None or request.tag == tag for request in self._requests.values())
 
@@ -201,16 +201,16 @@ class FaultTolerantActorManager:
         self.backend.kill(actor, restart=True)
 
     def take_losses(self) -> list[CallResult]:
-        """Returns the failed calls that revealed lost actors since the last `take_losses`, except failed calls that
-        other methods have already returned.
+        """Returns the failed calls that have revealed lost actors since the last `take_losses`. Contains only calls
+        whose outcome no other method returns.
 
-        These failed calls are pings of this manager, or calls that did not wait for results (``timeout_seconds=0``).
+        These are pings of this manager, and calls that did not wait for results (``timeout_seconds=0``).
         """
         losses, self._unreported = self._unreported, RemoteCallResults()
         return losses
 
     def clear(self) -> None:
-        """Kills all actors of the manager and removes them from it, including those that are restarting."""
+        """Kills all actors of the manager, including restarting ones, and removes them from the manager."""
         for actor_id in self.actor_ids():
             self.backend.kill(self.remove_actor(actor_id))
 
@@ -361,8 +361,8 @@ class FaultTolerantActorManager:
         return self._fetch(tag, timeout_seconds=timeout_seconds, waits_for_all=False, also=also)
 
     def _fetch(self, tags: str | Sequence[str | None] | None, **how: Any) -> RemoteCallResults:
-        """Returns the outcomes of finished asynchronous calls and removes these calls from the manager; `how` contains
-        keyword arguments of `_wait`.
+        """Returns the outcomes of finished asynchronous calls and removes these calls from the manager. Passes the
+        keyword arguments `how` to `_wait`.
         """
         self._check_not_awaited()
         wanted = (tags,) if isinstance(tags, str) else tuple(tags or ())
@@ -499,8 +499,8 @@ class FaultTolerantActorManager:
         num_returns: int = 1,
     ) -> dict[Any, _Request]:
         """Sends a call to each actor; skips unhealthy actors if `healthy_only`, and actors with the maximum of pending
-        calls if `keeps_limit`. Returns ``{reference: record of the call}``; for a call with several results, the
-        reference is to the first.
+        calls if `keeps_limit`. Returns ``{reference to the result: _Request}``; for a call with several results, the
+        key is the reference to the first result.
         """
         ids = self.actor_ids() if actor_ids is None else list(actor_ids)
         funcs = [func] * len(ids) if callable(func) or isinstance(func, str) else list(func)
@@ -575,8 +575,8 @@ class FaultTolerantActorManager:
         return outcome
 
     def _check_not_awaited(self) -> None:
-        """Checks finished calls whose results no caller fetches: raises errors of an actor's code, and records lost
-        actors for `take_losses`.
+        """Checks finished calls of ``foreach_actor(..., timeout_seconds=0)``, whose results nobody fetches: raises
+        errors of an actor's code, and records lost actors for `take_losses`.
         """
         if not self._not_awaited:
             return

@@ -1,5 +1,5 @@
-"""ActorRecovery: restarts the lost actors of a pool, or removes them, according to a `LossPolicy`; adds them again when
-they are alive.
+"""ActorRecovery: restarts or removes the lost actors of a pool, according to a `LossPolicy`, and marks restarted actors
+as healthy again.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ class Restarts:
 
 
 class ActorRecovery:
-    """Recovery of a pool of actors: restarts lost actors or removes them, and adds actors again that are alive.
+    """Recovery of a pool of actors: restarts or removes lost actors, and marks restarted actors as healthy again.
 
-    If `LossPolicy.restarts`, Ray starts a lost actor again; `take_back` finds it and restores its state. An actor that
-    is lost for good raises an error, or is removed if `LossPolicy.ignores`.
+    If `LossPolicy.restarts`, Ray starts a lost actor again; `take_back` finds it and restores its state. The loss of an
+    actor for good raises an error, or, if `LossPolicy.ignores`, removes the actor.
 
     Args:
         pool: The actors.
@@ -108,7 +108,7 @@ class ActorRecovery:
         self._waiting = WaitingReport(policy.role, lambda: self.policy.resources, pool.backend, group=self._group)
 
     def stop(self) -> None:
-        """Stops the repeated log message about missing actors, because nobody waits for them any longer."""
+        """Stops the repeated log message about missing actors; called when nothing waits for these actors any more."""
         if self._waiting is not None:
             self._waiting.end()
 
@@ -120,8 +120,8 @@ class ActorRecovery:
     # -------------------------------------------------------------------------------------------------------- answers
 
     def constructed(self, func: Func, actor_ids: Sequence[int] | None = None) -> list[Any]:
-        """Calls each new actor, which shows whether its constructor succeeded; returns the results, or raises the first
-        error.
+        """Calls `func` on each new actor, which fails if the actor's constructor failed. Returns the results, or raises
+        the first error.
 
         Raises:
             Exception: Error of a call or of an actor's constructor.
@@ -155,19 +155,19 @@ class ActorRecovery:
     # ------------------------------------------------------------------------------------------- losses and failures
 
     def note_losses(self) -> None:
-        """Calls `note_loss` for each lost actor of the pool, unless another method has already returned its failed
-        call.
+        """Calls `note_loss` for each lost actor whose failed call no other method returns; see
+        `FaultTolerantActorManager.take_losses`.
         """
         for call in self._pool.take_losses():
             if call.actor_id in self._pool.actor_ids():
                 self.note_loss(call)
 
     def note_loss(self, call: CallResult) -> None:
-        """Handles the loss of an actor: counts it if the actor restarts or the loss policy ignores losses, else raises
-        it. Removes an ignored actor that cannot return.
+        """Handles the loss of an actor: counts the loss if the actor restarts or the loss policy ignores losses, else
+        raises the error of `call`. If the loss is ignored and the actor cannot return, removes the actor.
 
         Raises:
-            Exception: The loss, if the actor does not come back and the policy does not ignore it.
+            Exception: Error of the call, if the actor does not come back and the policy does not ignore the loss.
         """
         policy, error = self.policy, call.get()
         is_final = self._pool.is_lost_for_good(call)
@@ -236,7 +236,7 @@ class ActorRecovery:
     def take_back(
         self, timeout_s: float | None = None, restore: Callable[[list[int]], list[int]] | None = None
     ) -> list[int]:
-        """Adds lost actors to the healthy actors of the pool again if they are alive; `restore` gives them their state.
+        """Marks lost actors that are alive again as healthy. Before this, the function `restore` restores their state.
 
         Args:
             timeout_s: Longest wait; None for the policy's ``probe_timeout_s``, 0 does not wait. Actors whose restart
@@ -287,8 +287,8 @@ def first_failures(results: RemoteCallResults) -> list[CallResult]:
 
 
 def _last_error(text: str) -> str:
-    """Extracts the last line of the last traceback, ``": ExceptionClass: its message"``, from the text of an actor's
-    error, for an error message; ``"."`` without a traceback.
+    """Extracts the end of an error message from the text of an actor's error: ``": ExceptionClass: its message"``, from
+    the last line of the last traceback. Returns ``"."`` if the text contains no traceback.
     """
     found = re.findall(r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception|NotInstalled): .+", text, flags=re.MULTILINE)
     return f": {found[-1]}" if found else "."

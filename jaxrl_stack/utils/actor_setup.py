@@ -82,7 +82,9 @@ def is_actor_process() -> bool:
 
 
 def was_actor_restarted() -> bool:
-    """Whether Ray started this actor again after it had died. Its constructor got the same arguments as before."""
+    """Whether Ray restarted this actor after its death. The constructor's arguments do not show it: they are the same
+    as before.
+    """
     context = _context_of_actor()
     if context is None:
         return False

@@ -73,7 +73,7 @@ class RemoteCallResults(list[CallResult]):
 
     @property
     def result_or_errors(self) -> list[CallResult]:
-        """This object, the list of the results of all calls; code written for RLlib reads this attribute."""
+        """This list of outcomes (results or errors) itself; code written for RLlib reads this attribute."""
         return self
 
     def add_result(self, actor_id: int, result_or_error: ResultOrError, tag: str | None = None) -> None:
