@@ -209,7 +209,8 @@ def test_what_the_first_process_cannot_do_fails_in_all(joined):
     for what in ("first", "stored"):  # a save in the background, too
         first, second = (found["refused"][what] for found in joined)
         assert first == "OSError: no space left"
-        assert second == "RuntimeError: The first of the joined processes failed: OSError: no space left"
+        own = "RuntimeError: The first of the joined processes failed; correct its error: "
+        assert second == f"{own}OSError: no space left"
 
 
 # ------------------------------------------------------------------------------------------------------------- joining

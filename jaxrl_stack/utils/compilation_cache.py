@@ -14,7 +14,7 @@ import jax
 from jaxrl_stack.utils.notices import notice_once
 
 MAX_CACHE_BYTES = 4 << 30
-"""Of a cache when it is taken into use: what was not used for longest is removed."""
+"""Largest size of a cache folder when it is enabled; the least recently used programs above it are deleted."""
 _CPU_FIELDS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
 _ARM_FIELDS = ("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Features")
 
@@ -68,7 +68,7 @@ def _problem_with(folder: Path) -> str | None:
 
 
 def _kind_of_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Name of this machine's CPU type with its features, for which XLA compiles."""
+    """Name of the cache subfolder for this machine's type of CPU and its features, because XLA compiles for these."""
     fields = [platform.machine(), platform.processor()]
     with contextlib.suppress(OSError):
         first = cpuinfo.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
@@ -80,8 +80,8 @@ def _kind_of_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def _evict(folder: Path, max_bytes: int) -> None:
-    """Deletes the least recently used compiled programs from the cache folder until the rest needs at most
-    `max_bytes`.
+    """Deletes the least recently used compiled programs from the cache folder until the folder contains at most
+    `max_bytes` bytes.
     """
     # JAX's own limit needs the package filelock, and takes a lock and looks at all entries for each program.
     with os.scandir(folder) as entries:

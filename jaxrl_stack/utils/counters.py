@@ -1,4 +1,4 @@
-"""Lifetime counters that neither overflow nor lose exactness.
+"""Counters for the whole life of a run, which neither overflow nor lose exactness.
 
 A counter is ``uint32[..., 2]``: (high word, low word) of a 64-bit unsigned integer. JAX has no 64-bit
 integers by default, and a single int32 of environment steps is full after minutes on an accelerator. Two
@@ -39,7 +39,7 @@ def from_int(n: int) -> np.ndarray:
     """
     n = int(n)
     if not 0 <= n < _LIMIT:
-        raise ValueError(f"A counter holds integers in [0, 2**64), got {n}.")
+        raise ValueError(f"from_int({n}): a counter holds integers in [0, 2**64). Pass such an integer.")
     return np.array([n // _WORD, n % _WORD], np.uint32)
 
 
@@ -69,7 +69,7 @@ def add(counter: Any, n: Any) -> Any:
         ValueError: If `n` is a Python integer outside of [0, 2**32).
     """
     if isinstance(n, int) and not 0 <= n < _WORD:
-        raise ValueError(f"A counter adds integers in [0, 2**32), got {n}.")
+        raise ValueError(f"add(counter, {n}): the integer must be in [0, 2**32). Add a larger one in several calls.")
     if isinstance(n, int) and isinstance(counter, np.ndarray) and counter.shape == (2,):
         return from_int((to_int(counter) + n) % _LIMIT)
     # A Python int above 2**31 has no int32 form: give it its dtype on the host.

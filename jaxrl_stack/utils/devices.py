@@ -1,4 +1,4 @@
-"""Devices of a learner, and transfers of state to them and back."""
+"""Devices of a learner, and transfers of state between the host and these devices."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def use_cpu_devices(n: int) -> None:
         if len(jax.devices("cpu")) < n:
             raise RuntimeError(
                 f"use_cpu_devices({n}): the JAX backend runs already with {len(jax.devices('cpu'))} CPU devices. Call "
-                "it before the first JAX operation (importing gymnax runs one), or start Python with "
-                f"JAX_NUM_CPU_DEVICES={n}."
+                f"use_cpu_devices({n}) before the first JAX operation (the import of gymnax runs one), or start Python "
+                f"with JAX_NUM_CPU_DEVICES={n}."
             ) from None
 
 
@@ -148,8 +148,8 @@ def device_numbers(devices: list[Device]) -> range:
 
 
 def _forget(function: Callable[..., Any]) -> None:
-    """Removes the compiled programs of a function from the cache of ``jax.pmap``, for which JAX has no
-    public function.
+    """Removes the compiled programs of a function from the cache of ``jax.pmap``. JAX has no public function for such
+    a removal.
     """
     cache = getattr(importlib.import_module("jax._src.pmap"), "_cached_shard_map", None)
     evict = getattr(cache, "evict_function", None)
@@ -269,8 +269,8 @@ def place_sharded(tree: Any, devices: list[Device]) -> Any:
 
 
 def place_shards(shards: Sequence[Any], devices: list[Device]) -> Any:
-    """Moves D pytrees with leaves ``[1, ...]`` to one device each, and joins them to a pytree with sharded leaves
-    ``[D, ...]``, like the result of `place_sharded`.
+    """Joins D pytrees with leaves ``[1, ...]``, one for each of D devices, to one pytree with sharded leaves ``[D,
+    ...]``, like the result of `place_sharded`. Moves pytree i to device i.
 
     Nothing is computed for it: stacking them would compile a program for every shape.
     """
@@ -303,10 +303,10 @@ def host_view(tree: Any) -> Any:
 
 
 def copy_on_one_device(tree: Any, sharding: jax.sharding.NamedSharding) -> Any:
-    """Copies the leaves of a pytree, which are replicated on all devices, to a single device. Returns a pytree without
-    leaves unchanged.
+    """Copies a pytree whose leaves are replicated on all devices to a single device. A pytree that has no leaves is
+    returned unchanged.
 
-    If they are on that device already, one program copies them, in a third of the time of a transfer.
+    If the leaves are on that device already, one program copies them, in a third of the time of a transfer.
 
     Args:
         tree: Leaves are JAX arrays, no PRNG keys.
@@ -392,8 +392,8 @@ def gathered_values(own: Any) -> list[Any]:
 
 @functools.cache
 def _gathering() -> Callable[..., Any]:
-    """Returns a program that gathers the arrays uint8 ``[1, n]`` of P processes. Its result is a tuple with one array
-    ``[P, n]``.
+    """Returns a program that gathers one array uint8 ``[1, n]`` from each of P processes. The program returns a tuple
+    that contains one array ``[P, n]``.
     """
     return map_over_devices(
         lambda own: (jax.lax.all_gather(own, "processes"),),
@@ -427,8 +427,8 @@ def check_processes_agree(settings: Mapping[str, Any]) -> None:
         everyone = gathered(sums)
         differing = [name for name, own in zip(sorted(settings), everyone.T, strict=True) if (own != own[0]).any()]
     raise ValueError(
-        f"The joined processes have different settings ({', '.join(differing)}), but run one program. Build the "
-        "algorithm from the same config in all of them."
+        f"The joined processes have different settings ({', '.join(differing)}), but all of them run one program. "
+        "Build the algorithm from the same config in all processes."
     )
 
 
@@ -469,5 +469,5 @@ def of_first_process(function: Callable[[], str]) -> str:
         raise error
     received = bytes(sent).rstrip(b"\0").decode(errors="replace")
     if has_failed:
-        raise RuntimeError(f"The first of the joined processes failed: {received}")
+        raise RuntimeError(f"The first of the joined processes failed; correct its error: {received}")
     return received

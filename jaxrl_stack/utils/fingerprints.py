@@ -60,8 +60,8 @@ def fingerprint_of(params: Mapping[str, jax.Array]) -> dict[str, int]:
 
 
 def fingerprints_of_members(params: Mapping[str, jax.Array]) -> jax.Array:
-    """Fingerprints of the parameters of population members on several devices; each equals `fingerprint` of one
-    member's parameters.
+    """Fingerprints of the parameters of population members on several devices. The fingerprint of a member equals
+    `fingerprint` of the member's parameters.
 
     Args:
         params: ``{ref: array}``, ``[D, V, ...]`` for V members on each of D devices.
@@ -77,8 +77,8 @@ _compiled_of_members = jax.jit(jax.vmap(jax.vmap(fingerprint)))
 
 
 class _Mix(NamedTuple):
-    """Hash function for fingerprints: a bijection of uint32. `step` is the difference between the keys of neighbouring
-    elements.
+    """Hash function for fingerprints: a bijection of uint32. It is applied to an element's bits after XOR with the
+    element's key; the keys of neighbouring elements differ by `step`.
     """
 
     shifts: tuple[int, int, int]
@@ -98,8 +98,8 @@ _HIGH = _Mix((16, 15, 16), (0x7FEB352D, 0x846CA68B), 0x85EBCA77)
 
 
 def _sums_of_leaf(words: list[jax.Array], seed: np.uint32) -> jax.Array:
-    """Computes the two sums of the hashes of an array's n elements, uint32 ``[2]``. `words` contains the bits of the
-    elements: one array uint32 ``[n]``, or two for 64-bit elements.
+    """Computes two sums of hashes of an array's n elements, uint32 ``[2]``. `words` contains the elements' bits: one
+    array uint32 ``[n]``, or two such arrays for 64-bit elements.
     """
     number = jnp.arange(words[0].size, dtype=jnp.uint32) + seed
     low, high = words[0] ^ (number * np.uint32(_LOW.step)), words[-1] ^ (number * np.uint32(_HIGH.step))
@@ -114,8 +114,8 @@ def _sums_of_leaf(words: list[jax.Array], seed: np.uint32) -> jax.Array:
 
 
 def _words(leaf: Any) -> list[jax.Array]:
-    """Converts the bits of an array's elements to one array uint32 ``[n]``, or two for 64-bit elements; shorter
-    elements are extended by zeros.
+    """Converts the bits of an array's elements to one array uint32 ``[n]``, or to two such arrays for 64-bit elements;
+    shorter elements are extended by zeros.
     """
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)

@@ -1,4 +1,4 @@
-"""Seeds of Python's and NumPy's global random number generators."""
+"""Seeding of Python's and NumPy's global random number generators."""
 
 from __future__ import annotations
 
