@@ -1,4 +1,4 @@
-"""Helpers that the whole package uses. These modules also define the names of RLlib's package `utils`."""
+"""Helpers for the whole package. The names in `_MODULES` can be imported from here, as from RLlib's package `utils`."""
 
 # No `from __future__ import annotations`: it would hide this package's module of that name.
 from jaxrl_stack.utils.lazy_names import lazy_names

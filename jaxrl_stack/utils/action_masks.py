@@ -12,24 +12,24 @@ import numpy as np
 from jaxrl_stack.utils.notices import notice_once
 
 ACTION_MASK = "action_mask"
-"""Key of the mask in what default modules see: above 0 (or True) where an action is valid."""
+"""Key of the mask in the observations of default modules: above 0 (or True) where an action is valid."""
 OBSERVATIONS = "observations"
-"""Key of all else."""
+"""Key of the observation without the mask."""
 NO_VALID_ACTION_SHARE = "no_valid_action_share"
-"""Result of a module whose observations have a mask: in which part of the rows it allowed nothing. Such rows act at
+"""Result of a module whose observations have a mask: the share of rows whose mask allows no action. Such rows act at
 random; 0 is right."""
 
 
 def mask_key_in(observations: Any, keys: Sequence[str]) -> str | None:
-    """Finds the key of the action mask in observations ``{key: mask, "observations": all else}``, or in the space of
-    such observations.
+    """Finds the key of the action mask in observations ``{<key>: mask, "observations": observation without the mask}``,
+    or in the space of such observations.
 
     Args:
         observations: A batch of observations, or a space.
         keys: Keys that the mask may have.
 
     Returns:
-        The first of the keys that is there; None if there is no mask.
+        The first of `keys` that the observations contain; None if they contain no mask.
     """
     parts = observations.spaces if isinstance(observations, gym.spaces.Dict) else observations
     if not keys or not isinstance(parts, Mapping) or len(parts) != 2 or OBSERVATIONS not in parts:
@@ -38,11 +38,12 @@ def mask_key_in(observations: Any, keys: Sequence[str]) -> str | None:
 
 
 def allows_an_action(action_space: Any, mask: Any) -> Any:
-    """Whether a mask allows at least one action (in MultiDiscrete spaces, one per component), bool ``[...]``.
+    """Whether each mask allows at least one action; for a MultiDiscrete space, one action of each component. Returns
+    bool ``[...]``, one per mask.
 
     Args:
         action_space: Discrete or MultiDiscrete.
-        mask: bool ``[..., A]``, as of `check_action_mask`; of NumPy or JAX, as is what it returns.
+        mask: bool ``[..., A]``, as of `check_action_mask`; a NumPy or JAX array, like the result.
     """
     xp: Any = np if isinstance(mask, np.ndarray) else jnp
     lengths = action_space.nvec if isinstance(action_space, gym.spaces.MultiDiscrete) else [mask.shape[-1]]
@@ -51,8 +52,8 @@ def allows_an_action(action_space: Any, mask: Any) -> Any:
 
 
 def note_mask_that_allows_nothing() -> None:
-    """Logs the warning, only once, that an action mask allows no action and that the action is drawn from all actions.
-    For callers that continue instead of raising an error.
+    """Logs a warning, only once: an action mask allows no action, so the action is drawn from all actions. The callers
+    continue after the warning.
     """
     notice_once(
         "An action mask allows no action, so the action is drawn from all of them. Repair the environment: each mask "

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def override(parent_cls: type) -> Callable[[T], T]:
-    """Decorator for a method that overrides one of `parent_cls`.
+    """Decorator for a method that overrides a method of the class `parent_cls`.
 
     Args:
         parent_cls: The class that has the method already, itself or from its bases.
@@ -68,8 +68,8 @@ def OverrideToImplementCustomLogic_CallToSuperRecommended(obj: T) -> T:
 
 
 def is_overridden(obj: Callable[..., Any]) -> bool:
-    """Whether a method is an override, and not the method that ``OverrideToImplementCustomLogic`` marks in the base
-    class.
+    """Whether a subclass has overridden a method that its base class marks with ``OverrideToImplementCustomLogic``;
+    False for the marked method itself.
     """
     return getattr(obj, "__is_overridden__", True)
 

@@ -1,4 +1,6 @@
-"""Conversion of classes and functions to text and back; only trusted code is imported."""
+"""Conversion of classes and functions to text, and back. Only modules of this package are imported for a text; other
+code must be allowed by the caller.
+"""
 
 from __future__ import annotations
 
@@ -126,8 +128,8 @@ class ClassLoader:
             name = qualname.split(".")[-1]
             raise NotAllowedError(
                 f"{what} needs {path!r}, which is not part of {PACKAGE}. If you trust it, use "
-                f"from_checkpoint(path, allow=[{name}]); or, for an Algorithm, from_checkpoint(path, config=config) "
-                f"with {name} in the config; or call {PACKAGE}.utils.checkpoints.register_class({name}) first."
+                f"from_checkpoint(path, allow=[{name}]), or call {PACKAGE}.utils.checkpoints.register_class({name}) "
+                f"first. For an Algorithm, from_checkpoint(path, config=config) with {name} in the config also works."
             )
         try:
             found: Any = importlib.import_module(module_name)
@@ -150,7 +152,9 @@ class ClassLoader:
 
 
 def _by_qualified_name(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts the keys of ``{"module:Name": class or function}`` to ``"Name"``; ambiguous names are omitted."""
+    """Converts ``{"module:Name": class or function}`` to ``{"Name": class or function}``, without names that several
+    modules share. A name without its module also finds code that has moved to another module.
+    """
     names = [path.partition(":")[2] for path in given]
     return {name: thing for name, thing in zip(names, given.values(), strict=True) if names.count(name) == 1}
 

@@ -8,7 +8,7 @@ class UnsupportedSpaceException(Exception):
 
 
 class EnvError(Exception):
-    """Error of an environment, to be raised in ``step()`` and ``reset()``."""
+    """Error that an environment may raise in ``step()`` and ``reset()``. It is handled like any other exception."""
 
 
 class MultiAgentEnvError(Exception):
