@@ -106,11 +106,11 @@ class JaxEnv(abc.ABC):
     """Whether all agents act in every step: True of an environment with one."""
 
     step_type: type = JaxStep
-    """What `step` returns."""
+    """Type of the result of `step`."""
 
     has_own_bounds: bool = True
-    """Whether observations lie in the observation space, as `check_jax_env` looks for; False for environments of
-    packages, whose declarations are taken at their word and hold only nearly always."""
+    """Whether `check_jax_env` checks that observations are within the bounds of the observation space. False for
+    environments of packages, whose observations may rarely leave the declared bounds."""
 
     render_fps: float = 30.0
     """Frames per second of videos."""
@@ -178,7 +178,7 @@ class JaxEnv(abc.ABC):
         """Steps several environments at once, for sampling inside a compiled program.
 
         Args:
-            keys: PRNG keys ``[B]``, or what `step_keys` made of them.
+            keys: PRNG keys ``[B]``, or the entries ``[B, ...]`` of one step in the result of `step_keys`.
             state: States ``[B, ...]``.
             action: Actions ``[B, ...]``.
             params: Shared by all.
@@ -445,7 +445,7 @@ def as_jax_env(env: Any, env_config: Mapping[str, Any] | None = None) -> JaxEnv 
     Returns None for any other object.
 
     Args:
-        env: A `JaxEnv`; a gymnax instance; or what ``gymnax.make`` returns, ``(instance, params)``.
+        env: A `JaxEnv`; a gymnax instance; or the result of ``gymnax.make``, ``(instance, params)``.
         env_config: For gymnax, see `GymnaxEnv`.
 
     Raises:
@@ -484,8 +484,8 @@ def is_gymnax_instance(env: Any) -> bool:
 def gymnax_space_to_gymnasium(space: Any, name: str = "the environment") -> gym.Space:
     """Converts a gymnax space to a gymnasium space.
 
-    Scalar bounds are spread over the shape; bounds at or beyond the limits of the float type become infinite,
-    bounds beyond those of an integer type its limits. Keys of a Dict are sorted, as in every JAX dict.
+    Scalar bounds are spread over the shape. Bounds at or beyond the limits of a float type become infinite; bounds
+    beyond the limits of an integer type become these limits. Keys of a Dict are sorted, as in every JAX dict.
 
     Args:
         space: gymnax's `Box`, `Discrete`, `Dict` or `Tuple`, or a gymnasium space (returned as it is).

@@ -49,7 +49,7 @@ class MergingByModule:
     ) -> dict[str, Any]:
         """Merges the connector states of several env runners, ``{module_id: {connector name: connector state}}``.
 
-        `known` is as of `ConnectorPipelineV2.merge_states`.
+        See `ConnectorPipelineV2.merge_states` for `known`.
         """
         merged = {}
         for mid, own in self._pipelines.items():

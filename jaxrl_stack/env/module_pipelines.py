@@ -163,7 +163,8 @@ def pure_pipelines(
         config: The config that declares the connectors.
         env: The environment.
         module_map: Map of agents to modules.
-        preprocessing: Changes the observations of the environment's agents; None for what the environment does itself.
+        preprocessing: Changes the observations of the environment's agents. None: the preprocessing of `env` if it is
+            a `PreprocessedJaxEnv`, else no preprocessing.
 
     Raises:
         ValueError: Agents of one module have spaces that differ, or a connector loses an action mask.

@@ -74,7 +74,8 @@ class MultiAgentEnv(gym.Env):
         """Steps the environment with the actions of the acting agents.
 
         Args:
-            action_dict: Action by agent, of exactly those that were in the newest observations and have not ended.
+            action_dict: ``{agent: action}`` for exactly the agents that were in the newest observations and have not
+                ended.
 
         Returns:
             ``(observations, rewards, terminateds, truncateds, infos)``: by agent, any of which may be missing. Agents
@@ -154,8 +155,8 @@ class GroupAgentsWrapper(MultiAgentEnv):
     Args:
         env: The environment.
         groups: Ids of the members by id of the group. Agents in no group stay as they are.
-        obs_space: `gymnasium.spaces.Tuple` of what a group observes; None: of its members' spaces.
-        act_space: `gymnasium.spaces.Tuple` of a group's actions; None: of its members' spaces.
+        obs_space: Observation space of a group, a `gymnasium.spaces.Tuple`; None: a Tuple of its members' spaces.
+        act_space: Action space of a group, a `gymnasium.spaces.Tuple`; None: a Tuple of its members' spaces.
 
     Raises:
         ValueError: An agent is in two groups; or `reset` or `step` returns values for only some members of a group.
@@ -272,9 +273,9 @@ class GroupAgentsWrapper(MultiAgentEnv):
 def make_multi_agent(env_name_or_creator: str | Callable[[EnvContext], gym.Env]) -> type[MultiAgentEnv]:
     """Creates an environment class in which each agent acts in a separate copy of a single-agent environment.
 
-    Its config says how many, as ``num_agents`` (default 1); the agents' ids are 0, 1, ... The rest of the config goes
-    to the copies. Reset with a seed, each copy gets a seed of its own. A copy that has ended waits for the others; the
-    episode ends with the last of them: terminated if every copy was, else truncated.
+    The config item ``num_agents`` (default 1) is the number of agents; their ids are 0, 1, ... The rest of the config
+    goes to the copies. If the environment is reset with a seed, each copy gets a different seed. A copy that has ended
+    waits for the others; the episode ends with the last copy: terminated if every copy terminated, else truncated.
 
     Args:
         env_name_or_creator: An id of gymnasium, or a function of an `EnvContext` that makes a copy.

@@ -147,8 +147,8 @@ def misfit(space: gym.Space, value: Any, name: str) -> str | None:
     to correct it; None if `form_check` accepts the value.
 
     Args:
-        space: As of `form_check`.
-        value: The element.
+        space: See `form_check`.
+        value: The value to check.
         name: Name in messages.
     """
     match space:

@@ -25,8 +25,8 @@ class OutOfRange(NamedTuple):
     Attributes:
         step: Step of the recording.
         row: Row of the batch of observations.
-        what: The number and its place.
-        remedy: A sentence.
+        what: The number and its place, as text.
+        remedy: Advice for the user, one sentence.
     """
 
     step: int

@@ -52,7 +52,7 @@ def record_on_host(
 
     Raises:
         TimeoutError: If the episodes are not over in time.
-        Exception: What environments raise.
+        Exception: Exceptions of the environments.
     """
     camera = _Camera(config.env, episode_quota(num_episodes, int(config.num_envs_per_env_runner)))
     group = EnvRunnerGroup(config=_watched(config, camera), num_env_runners=0, is_evaluation=True)
@@ -110,11 +110,11 @@ class _Camera:
     """Callbacks that record videos: they render a frame of the unfinished episodes in each step.
 
     Args:
-        env: What the config says of the environment.
-        quota: How many episodes of each environment.
+        env: The config's setting `env`, for messages.
+        quota: Number of episodes to record in each environment.
 
     Attributes:
-        fps: Frames per second, as the environment says.
+        fps: Frames per second, from the environment's metadata.
     """
 
     def __init__(self, env: Any, quota: list[int]):
@@ -216,7 +216,7 @@ class _Camera:
 
 
 def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
-    """Yields the observations of an episode that the video does not show yet, in the form that the policy has received.
+    """Yields an episode's observations that have no frame in the video yet, in the form that the policy has received.
 
     Before the policy acts on an observation, the episode contains the environment's observation, in the form that
     connectors get. After the last step, the episode contains the observation that the policy would have received.

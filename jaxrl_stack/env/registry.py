@@ -181,8 +181,8 @@ class ResolvedEnv:
             seed: Seed if `seeded_when_made`; None: 0.
 
         Raises:
-            ValueError: There is no vector version of it.
-            TypeError: If the creator returned something else.
+            ValueError: The environment has no vector version.
+            TypeError: The creator returned no `gymnasium.vector.VectorEnv`.
         """
         if self._vector_creator is None:
             raise ValueError(

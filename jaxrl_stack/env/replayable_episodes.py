@@ -20,7 +20,7 @@ class RestoredEpisodes(NamedTuple):
     """Result of restoring the episodes of ``B`` environments.
 
     Attributes:
-        infos: The last info of each environment: that of a reset, or of the last replayed step.
+        infos: The last info of each environment, from a reset or from the last replayed step.
         problems: ``{environment: problem}`` of the environments that could not be restored.
     """
 
@@ -44,7 +44,7 @@ class ReplayableEpisodes:
         seeds: Integers from which seeds of resets are derived.
 
     Attributes:
-        seeds: The constructor argument, or those of `reseed`.
+        seeds: The constructor argument, or the argument of the last `reseed`.
     """
 
     def __init__(self, num_envs: int, seeds: Sequence[int]):

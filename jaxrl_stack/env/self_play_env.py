@@ -41,8 +41,8 @@ class SelfPlayState(NamedTuple):
 
 
 class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
-    """Wrapper of a game that names its agents by roles: "hero" and "rival", or several rivals if the game has more than
-    two players. The game's own agents are called seats (player positions). Every reset draws the hero's seat uniformly.
+    """Wrapper that names a game's agents by roles: "hero" and "rival", or several rivals if the game has more than two
+    players. The game's own agents are called seats (player positions). Every reset draws the hero's seat uniformly.
 
     If the hero has seat ``s`` of ``N``, rival ``i`` has seat ``(s + i) % N``. The game gets the keys of resets and
     steps unchanged.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 CONNECTORS = "connectors"
-"""Key of `DatasetInfo.more` for what made the observations."""
+"""Key of `DatasetInfo.more` for the names of the connectors that computed the observations."""
 NO_CONNECTORS: Mapping[str, Any] = {"names": [], "statistics": []}
 
 

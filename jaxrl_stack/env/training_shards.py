@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 ROLLOUT = "rollout"
-"""Where an EnvRunner's state has that of the environments."""
+"""Key of the environments' state in the state of an EnvRunner."""
 ROLLOUT_OF_OTHER_MODULES = "rollout_of_other_modules"
-"""Where it has that of environments in which other modules acted for agents."""
+"""Key of the environments' state if other modules acted for agents than in this run."""
 
 
 class TrainingShards:
@@ -241,9 +241,9 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
     per_device = num_envs // num_devices
     if rollout.opponents is not None and (saved_devices, saved_each) != (num_devices, per_device):
         raise ValueError(
-            "multi_agent(opponents=...) assigns snapshots to environments, so their number must not change, but the "
-            f"checkpoint has {saved_each} environments on each of {saved_devices} device(s), this run {per_device} on "
-            f"each of {num_devices}. Use num_envs_per_env_runner={saved_devices * saved_each} and {saved_devices} "
+            "multi_agent(opponents=...) assigns snapshots to environments, so their number must not change. The "
+            f"checkpoint has {saved_each} environments on each of {saved_devices} device(s), this run has {per_device} "
+            f"on each of {num_devices}. Use num_envs_per_env_runner={saved_devices * saved_each} and {saved_devices} "
             "device(s)."
         )
     window_size = np.shape(stored["window/returns"])[-1]

@@ -22,7 +22,7 @@ from jaxrl_stack.episodes.segments import segments
 from jaxrl_stack.videos.episodes import RecordedEpisode
 
 _MOST_PANELS = 4
-"""Agents whose observations are drawn side by side; those of more are drawn as one."""
+"""Largest number of agents whose observations are drawn side by side; observations of more agents are drawn as one."""
 
 
 class Seen(NamedTuple):
@@ -38,8 +38,8 @@ class _Watched(NamedTuple):
 
     Attributes:
         now: State of the wrapped environment.
-        led_to: State and observation after the last step or reset; after a step that ended the episode, those before
-            the automatic reset.
+        led_to: State and observation after the last step or reset. If the step ended the episode, they precede the
+            automatic reset.
     """
 
     now: Any
@@ -78,7 +78,7 @@ class WatchedEnv(JaxEnv):
 
 
 BEFORE, AFTER = "seen_before", "seen_after"
-"""Parts of what a `WatchedRollout` records: what there was to see before and after a step, as `Seen`."""
+"""Keys of a `WatchedRollout`'s records: states and observations before and after each step, as `Seen`."""
 
 
 class WatchedRollout(DeviceRollout):

@@ -39,7 +39,7 @@ class Suite:
         """Imports the suite's adapter module and returns its subclass of `SuiteEnv`.
 
         Raises:
-            ImportError: The suite is not installed (one sentence with what installs it), or fails when imported.
+            ImportError: The suite is not installed (the message contains the install command), or its import fails.
             TypeError: An entry point names something else.
         """
         self.require()
@@ -101,7 +101,7 @@ SUITES = {
         _own("xminigrid", "XMiniGridEnv", "xminigrid"),
     )
 }
-"""Those that this package has adapters for."""
+"""Suites that this package has adapters for, by prefix."""
 
 
 @functools.cache

@@ -37,19 +37,21 @@ TRUNCATES_AT: dict[str, Callable[[Any], int]] = {
     "overcooked_v2": _max_steps,
     "switch_riddle": _max_steps,
 }
-"""Id -> number of the step that cuts an episode off, of the suite's environment. Its `dones` do not tell."""
+"""Id -> function that returns the number of the step in which the suite's environment truncates an episode. The
+environment's `dones` do not show truncation."""
 WITHOUT_TIME_LIMIT = ("hanabi",)
-"""Ids of environments of which every end is one of their own."""
+"""Ids of environments that never truncate episodes."""
 ENDS_EARLY: dict[str, Callable[[Any], bool]] = {
     "SMAX": lambda env: True,
     "HeuristicEnemySMAX": lambda env: True,
     "jaxnav": lambda env: env.evaporating,
 }
-"""Id -> whether agents may end before the others do, of the suite's environment."""
+"""Id -> function that returns whether agents of the suite's environment may end before the others."""
 LEGAL_ACTIONS = {"SMAX": "get_avail_actions", "HeuristicEnemySMAX": "get_avail_actions", "hanabi": "get_legal_moves"}
-"""Id -> the method that says which actions agents have. (That of jaxnav counts the parts of a continuous one.)"""
+"""Id -> name of the method that returns the agents' legal actions. (The method of jaxnav counts the parts of a
+continuous action.)"""
 CHEAP_RESETS = ("MPE_", "coin_game", "switch_riddle")
-"""How ids begin whose reset costs no more than a step."""
+"""Prefixes of the ids of environments whose reset costs no more than a step."""
 
 
 def settings_of(env_id: str) -> list[str]:

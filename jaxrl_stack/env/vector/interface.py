@@ -47,11 +47,11 @@ class VectorStep:
 
 
 Recover: TypeAlias = "Callable[[int, Exception], tuple[Any, dict[str, Any]]]"
-"""``(index of an environment, what it raised) -> (first observation, info) of the one that takes its place``."""
+"""``(index of an environment, exception that it raised) -> (first observation, info)`` of its replacement."""
 
 
 Seeds: TypeAlias = "int | Sequence[int] | None"
-"""One for each environment; or one that counts on from environment to environment; or None."""
+"""One seed for each environment; or one seed, which increases by 1 from environment to environment; or None."""
 
 Started: TypeAlias = "tuple[Any, Sequence[dict[str, Any]]]"
 """The first observations ``[B, ...]`` of episodes, and one info per environment."""

@@ -19,7 +19,7 @@ def require_main_guard(what: str) -> None:
         what: Name of the code that starts processes.
 
     Raises:
-        RuntimeError: If the main script is running a statement at its top level that nothing guards.
+        RuntimeError: If the main script is running an unguarded statement at its top level.
     """
     line = _unguarded_line()
     if line is not None:

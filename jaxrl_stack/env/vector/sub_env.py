@@ -24,7 +24,7 @@ def make_sub_env(
         name: Name of the environment in messages.
         creator: Takes the context, returns the environment.
         context: Config and place of the environment.
-        is_multi_agent: Whether there are policies for several agents.
+        is_multi_agent: Whether the config has policies for several agents.
 
     Raises:
         TypeError: If the creator returns no `gymnasium.Env`.

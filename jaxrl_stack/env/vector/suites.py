@@ -23,8 +23,8 @@ def make_envpool(name: str, env_config: Mapping[str, Any], num_envs: int, seed: 
 
     Args:
         name: "envpool/<task id>".
-        env_config: Arguments of ``envpool.make``: num_threads (by default as many as there are cores for this
-            process, and not more than environments), max_episode_steps, stack_num, ...
+        env_config: Arguments of ``envpool.make``: num_threads (by default the number of cores for this process, but at
+            most `num_envs`), max_episode_steps, stack_num, ...
         num_envs: Number of copies.
         seed: Seed of the whole pool, int32.
 
@@ -44,8 +44,8 @@ def make_atari(spec: Any, env_config: Mapping[str, Any], num_envs: int) -> gym.v
     """Creates ALE's vector environment, with the usual preprocessing in C++.
 
     84 × 84 gray images, four frames per action (the maximum of the last two), the last four stacked: uint8
-    ``[84, 84, 4]``. Up to 30 no-ops after a reset, then FIRE where the game waits for it; sticky actions as the id
-    says. Rewards are the game's: clip them for the learner with ``environment(clip_rewards=True)``.
+    ``[84, 84, 4]``. Up to 30 no-ops after a reset, then FIRE if the game waits for it; the id determines sticky
+    actions. Rewards are not clipped; ``environment(clip_rewards=True)`` clips them for the learner.
 
     Args:
         spec: ``gymnasium.spec("ALE/<Game>-v5")``.

@@ -27,7 +27,7 @@ class MultiAgentVectorStep:
         obs: Observations to act on next: the first of an episode where `resets` is True.
         rewards: Rewards of this step.
         terminateds: Flags of this step, with ``"__all__"``.
-        truncateds: Likewise.
+        truncateds: Flags of this step, with ``"__all__"``.
         infos: Infos of this step (not of a reset).
         resets: bool ``[B]``, whether ``obs[i]`` are the first observations of an episode.
         final_obs: Observations of this step before the reset, if the step ended the episode; else None.
@@ -124,7 +124,7 @@ class SyncHostMultiAgentEnv:
             ``(observations, infos)``: lists of ``B`` dicts by agent.
 
         Raises:
-            MultiAgentEnvError: An environment returns what does not fit its agents or spaces.
+            MultiAgentEnvError: The result of an environment does not fit its agents or spaces.
         """
         seeds = [None] * self.num_envs if seed is None else one_per_env(seed, self.num_envs)
         outcomes = [self._reset(i, seed=own, options=options) for i, own in enumerate(seeds)]
@@ -137,14 +137,15 @@ class SyncHostMultiAgentEnv:
         """Steps all environments.
 
         Args:
-            actions: ``B`` dicts by agent, of those that have an observation; empty where nobody has.
-            recover: Replaces an environment that raises, so that the others go on. None: the exception goes through.
-            holds_ended: Leave environments whose episode ended in their final state: `obs` and `reset_infos` of these
-                rows mean nothing until `reset_ended`.
+            actions: ``B`` dicts ``{agent: action}`` for the agents that have an observation; {} if no agent has one.
+            recover: Function that replaces an environment that raised, so that the others continue. None: the exception
+                is raised here.
+            holds_ended: Do not reset environments whose episode ended: `obs` and `reset_infos` of these rows are
+                undefined until `reset_ended`.
 
         Raises:
-            MultiAgentEnvError: An environment returns what does not fit its agents or spaces; or an agent acts that has
-                nothing to act on.
+            MultiAgentEnvError: The result of an environment does not fit its agents or spaces; or an agent without an
+                observation acts.
         """
         n = self.num_envs
         # The empty dicts stand where an environment has failed.

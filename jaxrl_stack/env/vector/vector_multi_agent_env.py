@@ -42,7 +42,7 @@ class VectorMultiAgentEnv(abc.ABC):
         """Starts new episodes in all environments.
 
         Args:
-            seed: One for each environment, or one that counts on from environment to environment.
+            seed: One seed for each environment, or one seed, which increases by 1 from environment to environment.
             options: Passed to every environment.
 
         Returns:

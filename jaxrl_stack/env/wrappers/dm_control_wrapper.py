@@ -16,7 +16,7 @@ class DMCEnv(gym.Env):
     """A task of `dm_control.suite` with flat observations or images, and actions in [-1, 1].
 
     A step that ends an episode terminates it if the discount is 0, and truncates it otherwise. Infos hold "discount"
-    and the physics' "internal_state" from before the step. Other attributes are those of the suite's environment.
+    and the physics' "internal_state" from before the step. Other attributes are read from the suite's environment.
 
     Args:
         domain_name: Such as "cartpole".
@@ -79,7 +79,7 @@ class DMCEnv(gym.Env):
             shape = (3, height, width) if channels_first else (height, width, 3)
             self.observation_space = Box(-0.5, 0.5, shape, np.float32) if preprocess else Box(0, 255, shape, np.uint8)
         self.current_state: np.ndarray | None = None
-        """The state of the last step, float32, whether it is what is observed or not."""
+        """State of the last step, float32, also if images are observed."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -123,9 +123,9 @@ class DMCEnv(gym.Env):
 
         Args:
             mode: "rgb_array".
-            height: None: that of the environment.
-            width: Likewise.
-            camera_id: Likewise.
+            height: Height in pixels; None: the constructor argument.
+            width: Width in pixels; None: the constructor argument.
+            camera_id: The camera; None: the constructor argument.
 
         Raises:
             ValueError: For another mode.

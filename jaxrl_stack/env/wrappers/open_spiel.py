@@ -12,7 +12,7 @@ from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 from jaxrl_stack.utils.multi_agent import ALL
 
 ILLEGAL_ACTION_PENALTY = -0.1
-"""What an agent gets besides the game's rewards for an action that was not legal."""
+"""Reward of an agent for an illegal action, in addition to the game's rewards."""
 
 
 class OpenSpielEnv(MultiAgentEnv):
