@@ -20,7 +20,7 @@ Kwargs: TypeAlias = "dict[str, Any] | Sequence[dict[str, Any]] | None"
 """Keyword arguments of all calls, or one dict per actor."""
 
 PROBE_INTERVAL_S = 0.1
-"""Pause before an actor that is coming back and could not be reached is asked again, in seconds."""
+"""Pause before a restarting actor that did not answer is pinged again, in seconds."""
 
 
 class FaultAwareApply:
@@ -201,8 +201,8 @@ class FaultTolerantActorManager:
         self.backend.kill(actor, restart=True)
 
     def take_losses(self) -> list[CallResult]:
-        """Returns the failed calls that have revealed lost actors since the last `take_losses`. Contains only calls
-        whose outcome no other method returns.
+        """Returns the failed calls that have revealed lost actors since the last `take_losses`. The list contains only
+        calls whose outcome no other method returns.
 
         These are pings of this manager, and calls that did not wait for results (``timeout_seconds=0``).
         """

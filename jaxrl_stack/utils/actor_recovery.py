@@ -120,8 +120,8 @@ class ActorRecovery:
     # -------------------------------------------------------------------------------------------------------- answers
 
     def constructed(self, func: Func, actor_ids: Sequence[int] | None = None) -> list[Any]:
-        """Calls `func` on each new actor, which fails if the actor's constructor failed. Returns the results, or raises
-        the first error.
+        """Calls `func` on each new actor; the call fails if the actor's constructor failed. Returns the results, or
+        raises the first error.
 
         Raises:
             Exception: Error of a call or of an actor's constructor.

@@ -163,7 +163,7 @@ def _extension_in_main(path: str, bases: Collection[str]) -> type | None:
     """Finds a class that the running script defines, by its name ``"__main__:Name"``. Returns None if the class does
     not exist, or is no subclass of one of `bases`.
 
-    Nothing is imported, and no attribute is asked for that a module or class could compute.
+    Imports nothing, and reads no attribute that a module or class could compute.
     """
     module_name, _, qualname = path.partition(":")
     found: Any = sys.modules.get(module_name)

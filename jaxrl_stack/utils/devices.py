@@ -46,7 +46,7 @@ def use_cpu_devices(n: int) -> None:
         if len(jax.devices("cpu")) < n:
             raise RuntimeError(
                 f"use_cpu_devices({n}): the JAX backend runs already with {len(jax.devices('cpu'))} CPU devices. Call "
-                f"use_cpu_devices({n}) before the first JAX operation (the import of gymnax runs one), or start Python "
+                f"use_cpu_devices({n}) before the first JAX operation (importing gymnax runs some), or start Python "
                 f"with JAX_NUM_CPU_DEVICES={n}."
             ) from None
 
@@ -353,7 +353,7 @@ def all_shards(tree: Any) -> Any:
 
 
 _LARGEST_MESSAGE = 1 << 22
-"""Bytes that each process sends at a time: what is on a device on the way, from every process, is as large."""
+"""Most bytes that each process sends at a time; a device then holds as many bytes from every process."""
 
 
 def gathered(own: np.ndarray) -> np.ndarray:
