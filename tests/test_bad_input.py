@@ -699,7 +699,7 @@ ENVS = [
     case("jax-reset-without-params", jax_env(reset_env=lambda self, key: None), TypeError, "MyJaxEnv.reset_env(key)", "too many positional", "def reset_env(self, key, params)"),
     case("jax-info-text", jax_step(lambda state, action: (jnp.zeros(2), state, 1.0, False, False, {"why": "fell"})), TypeError, "'fell' is a str", "Remove it", "MyJaxEnv.step"),
     case("jax-state-object", jax_env(reset_env=lambda self, key, params: (jnp.zeros(2), CountingEnv())), TypeError, "is a CountingEnv", "only arrays and numbers", "@flax.struct.dataclass"),
-    case("jax-raw-step-tuple", jax_env(RawEnv, step=lambda self, key, state, action, params: (jnp.zeros(2), state)), ValueError, "MyJaxEnv.step", "returned a tuple", "Return one"),
+    case("jax-raw-step-tuple", jax_env(RawEnv, step=lambda self, key, state, action, params: (jnp.zeros(2), state)), ValueError, "MyJaxEnv.step", "returned a tuple", "Return a JaxStep, or derive"),
     case("jax-raw-observation-dtype", jax_env(RawEnv, reset=lambda self, key, params: (jnp.zeros(2, jnp.int32), jnp.int32(0))), ValueError, "MyJaxEnv: reset's obs", "int32[2]", "should be float32[2]"),
 ]  # fmt: skip
 

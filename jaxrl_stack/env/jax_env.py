@@ -548,8 +548,8 @@ def check_jax_env(env: JaxEnv, num_steps: int = 100) -> None:
     if not isinstance(step, env.step_type):
         raise ValueError(
             f"{env.name}.step should return a {env.step_type.__name__}({', '.join(env.step_type._fields)}), but "
-            f"returned a {type(step).__name__}. Return one, or derive the environment from AutoResetJaxEnv and write "
-            "step_env."
+            f"returned a {type(step).__name__}. Return a {env.step_type.__name__}, or derive the environment from "
+            "AutoResetJaxEnv and write step_env."
         )
     wanted = spaces.shape_dtype_struct(env.observation_space)
     for part, given in (("reset's obs", obs), ("step's obs", step.obs), ("step's final_obs", step.final_obs)):

@@ -47,8 +47,8 @@ def check_is_pure(env: JaxEnv, method: str, program: Any, *args: Any, thorough: 
 
 def _keeps_on_self(env: JaxEnv, method: str, holder: Any, names: list[str]) -> str:
     return (
-        f"{env.source}.{method} changes the attribute(s) {names} of {type(holder).__name__}, but it runs only once, "
-        "while JAX traces it for all steps. Keep what changes in the state that it returns."
+        f"{env.source}.{method} changes the attribute(s) {names} of {type(holder).__name__}, but {method} runs only "
+        f"once, while JAX traces it for all steps. Store changing values in the state that {method} returns."
     )
 
 

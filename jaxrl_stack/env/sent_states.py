@@ -40,7 +40,7 @@ class SentStates:
 
     def take_waiting(self, actor_id: int) -> dict[str, Any]:
         """Returns the states that wait for an actor's next call as keyword arguments of `set_states`, in their order.
-        They do not wait any more.
+        Afterwards, these states do not wait any more.
         """
         return _numbered(self._waiting.pop(actor_id, []))
 

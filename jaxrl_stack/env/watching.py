@@ -105,8 +105,8 @@ def watched(rollout: DeviceRollout) -> WatchedRollout:
 
 
 class _Running(NamedTuple):
-    """Recorded data of an episode that has not ended: states and observations, rewards by agent, and actions (with one
-    agent only).
+    """Recorded data of an unfinished episode: states and observations, rewards by agent, and actions (with one agent
+    only).
     """
 
     seen: list[Seen]

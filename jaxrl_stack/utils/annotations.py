@@ -1,4 +1,4 @@
-"""Decorators that mark the audience of a class or method, without other effects."""
+"""Decorators with RLlib's names: marks for the audience of a class or method, a check of overrides, and deprecation."""
 
 from __future__ import annotations
 
