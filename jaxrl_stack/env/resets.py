@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def reset_only_ended(step: JaxStep, reset: Callable[[jax.Array], tuple[Any, Any]], keys: jax.Array) -> JaxStep:
-    """Resets only the JAX environments whose episode ended in the last step, at most a sixteenth of all environments at
-    a time. Used for environments whose reset is expensive.
+    """Resets only the JAX environments whose episode ended in the last step, in groups of a sixteenth of all
+    environments (at least one). Used for environments whose reset is expensive.
 
     Suited to resets that cost as much as many steps, such as generated worlds, or physics that must settle. Groups of
     environments are reset until all ended episodes are replaced; most steps need no reset.

@@ -236,7 +236,8 @@ class ActorRecovery:
     def take_back(
         self, timeout_s: float | None = None, restore: Callable[[list[int]], list[int]] | None = None
     ) -> list[int]:
-        """Marks lost actors that are alive again as healthy. Before this, the function `restore` restores their state.
+        """Marks lost actors that are alive again as healthy, after the function `restore`, if given, has restored their
+        state.
 
         Args:
             timeout_s: Longest wait; None for the policy's ``probe_timeout_s``, 0 does not wait. Actors whose restart

@@ -1,5 +1,5 @@
-"""Conversion of classes and functions to text, and back. Only modules of this package are imported for a text; other
-code must be allowed by the caller.
+"""Conversion of classes and functions to text, and back. Only modules of this package are imported for a text; see
+`ClassLoader` for other code.
 """
 
 from __future__ import annotations
