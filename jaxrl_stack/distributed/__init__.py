@@ -62,7 +62,7 @@ def initialize(
     if is_backend_up():
         raise RuntimeError(
             "distributed.initialize(): the JAX backend runs already, and processes can only be connected before it "
-            "starts. Call initialize() before the first JAX operation (importing gymnax runs one)."
+            "starts. Call initialize() before the first JAX operation (importing gymnax runs some)."
         )
     coordinator_address = coordinator_address or _from_environment("coordinator_address")
     num_processes = _number("num_processes", num_processes)

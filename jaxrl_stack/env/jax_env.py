@@ -110,7 +110,8 @@ class JaxEnv(abc.ABC):
 
     has_own_bounds: bool = True
     """Whether `check_jax_env` checks that observations are within the bounds of the observation space. False for
-    environments of packages, whose observations may rarely leave the declared bounds."""
+    environments of packages, whose observations leave the declared bounds in rare cases, and for wrappers that draw
+    parameters or preprocess observations."""
 
     render_fps: float = 30.0
     """Frames per second of videos."""
@@ -199,7 +200,8 @@ class _StepKeys(NamedTuple):
     its key.
 
     Attributes:
-        whole: Keys as they were given. Only a reset derives its key from them, because most steps need no reset.
+        whole: Keys as they were given. The key of a reset is derived from them only when the reset is computed, because
+            most steps need no reset.
         own: Keys of the dynamics.
     """
 

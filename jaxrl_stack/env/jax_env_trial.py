@@ -60,7 +60,7 @@ def _check_observation(env: JaxEnv, part: str, observation: Any, when: str) -> N
         refuse(np.isfinite(array), array, "it is not finite. Look for divisions by 0 and unbounded growth")
         if env.has_own_bounds:
             outside = f"it is outside of the observation_space {space}. Give the space the bounds that observations"
-            refuse(_is_within(space, array), array, f"{outside} have (-inf and inf without bounds), or clip them")
+            refuse(_is_within(space, array), array, f"{outside} have (-inf and inf if unbounded), or clip them")
 
     def refuse(is_good: np.ndarray, array: np.ndarray, why: str) -> None:
         if not is_good.all():

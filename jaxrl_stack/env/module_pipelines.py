@@ -128,8 +128,8 @@ class ModulePipelines(ByModule[Pipelines]):
 
     @functools.cached_property
     def _histories(self) -> dict[str, Any]:
-        """Masks that mark the per-environment states (leaves with an environment axis, such as frame stacks) in each
-        module's env-to-module state; see `per_env_leaves`.
+        """Masks of each module's env-to-module state: True for the per-environment states, which are leaves with an
+        environment axis, such as frame stacks; see `per_env_leaves`.
         """
         return {mid: per_env_leaves(own.env_to_module.init) for mid, own in self.items()}
 

@@ -275,7 +275,8 @@ def make_multi_agent(env_name_or_creator: str | Callable[[EnvContext], gym.Env])
 
     The config item ``num_agents`` (default 1) is the number of agents; their ids are 0, 1, ... The rest of the config
     goes to the copies. If the environment is reset with a seed, each copy gets a different seed. A copy that has ended
-    waits for the others; the episode ends with the last copy: terminated if every copy terminated, else truncated.
+    waits for the others. The episode ends when all copies have ended: it is terminated if every copy terminated, else
+    truncated.
 
     Args:
         env_name_or_creator: An id of gymnasium, or a function of an `EnvContext` that makes a copy.

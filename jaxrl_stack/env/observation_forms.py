@@ -43,7 +43,7 @@ def _number(value: Any, kinds: str) -> np.ndarray | None:
 
 def form_check(space: gym.Space) -> Callable[[Any], bool]:
     """Returns a function that checks quickly whether a value, such as an observation, has the structure and shapes of
-    `space`, and whether the dtypes of `space` can hold its numbers.
+    `space`, and whether the dtypes of `space` can hold the value's numbers.
 
     The function checks structure, shapes and kinds of dtype. It checks numbers only if the value and `space` have
     different integer dtypes. Floats are no integers, and nothing is broadcast.

@@ -364,7 +364,7 @@ def _check_program(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any)
 
 def _called(given: Any, name: str) -> str:
     """Returns the setting of the parameter `name` as text for error messages: ``environment(randomized_params={name:
-    ...})``. If the setting is a function, the text contains the function.
+    ...})``. If `given` is a function that draws all parameters, the text names the function instead of the dict.
     """
     return f"environment(randomized_params={shown({name: given[name]} if isinstance(given, Mapping) else given)})"
 

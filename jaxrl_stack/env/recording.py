@@ -114,7 +114,7 @@ class _Camera:
         quota: Number of episodes to record in each environment.
 
     Attributes:
-        fps: Frames per second, from the environment's metadata.
+        fps: Frames per second, from the environment's metadata; 30 without such an entry.
     """
 
     def __init__(self, env: Any, quota: list[int]):
@@ -216,10 +216,11 @@ class _Camera:
 
 
 def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
-    """Yields an episode's observations that have no frame in the video yet, in the form that the policy has received.
+    """Yields the observations of an episode that the policy has acted on and that have no frame in the video yet. After
+    the last step, yields the final observation, too.
 
-    Before the policy acts on an observation, the episode contains the environment's observation, in the form that
-    connectors get. After the last step, the episode contains the observation that the policy would have received.
+    The newest observation of an unfinished episode is left out: until the policy acts on it, the episode contains it in
+    the form that connectors get. The final observation has the form that the policy would have received.
     """
     if len(taken.frames) + len(taken.panels) <= len(taken.rewards):
         yield episode.get_observations(-2)
@@ -263,8 +264,8 @@ class _Taken:
         frames: Frames of the video.
         rewards: One for each step.
         is_over: Whether the episode has ended.
-        panels: Drawings of observations until the episode ends, ``{agent: image}``; only for several agents whose
-            environment has no frames.
+        panels: Until the episode ends, drawings of the observations at each time: ``{agent: image}`` of the agents that
+            observed. Only for several agents whose environment has no frames.
         earned: Sum of the rewards of all agents so far.
         agents: Returns so far after each step, ``{agent: return}``; only for several agents.
         actions: The policy's actions, one for each step; only for one agent whose environment has no frames.

@@ -29,8 +29,8 @@ class RestoredEpisodes(NamedTuple):
 
 
 class ReplayableEpisodes:
-    """Records the reset seeds and actions of ``B`` environments. A replay of these actions restores the unfinished
-    episodes later.
+    """Records the reset seeds and actions of ``B`` environments. A replay of these seeds and actions restores the
+    unfinished episodes later.
 
     A gymnasium environment does not return its state, but the seed of its last reset and the actions since then
     determine the state if the environment draws all random numbers from ``self.np_random``. Every reset gets a seed

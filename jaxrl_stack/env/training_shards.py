@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ROLLOUT = "rollout"
 """Key of the environments' state in the state of an EnvRunner."""
 ROLLOUT_OF_OTHER_MODULES = "rollout_of_other_modules"
-"""Key of the environments' state if other modules acted for agents than in this run."""
+"""Key of the environments' saved state if, in the run that saved it, other modules acted for the agents."""
 
 
 class TrainingShards:
@@ -241,10 +241,10 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
     per_device = num_envs // num_devices
     if rollout.opponents is not None and (saved_devices, saved_each) != (num_devices, per_device):
         raise ValueError(
-            "multi_agent(opponents=...) assigns snapshots to environments, so their number must not change. The "
-            f"checkpoint has {saved_each} environments on each of {saved_devices} device(s), this run has {per_device} "
-            f"on each of {num_devices}. Use num_envs_per_env_runner={saved_devices * saved_each} and {saved_devices} "
-            "device(s)."
+            "multi_agent(opponents=...) assigns snapshots to environments, so the numbers of devices and environments "
+            f"must not change. The checkpoint has {saved_each} environments on each of {saved_devices} device(s), this "
+            f"run has {per_device} on each of {num_devices}. Use num_envs_per_env_runner={saved_devices * saved_each} "
+            f"and {saved_devices} device(s)."
         )
     window_size = np.shape(stored["window/returns"])[-1]
     saved_rollout = dataclasses.replace(rollout, window_size=window_size)

@@ -22,7 +22,8 @@ from jaxrl_stack.episodes.segments import segments
 from jaxrl_stack.videos.episodes import RecordedEpisode
 
 _MOST_PANELS = 4
-"""Largest number of agents whose observations are drawn side by side; observations of more agents are drawn as one."""
+"""Largest number of agents whose observations are drawn side by side. If an environment has more agents, all
+observations are drawn as one."""
 
 
 class Seen(NamedTuple):

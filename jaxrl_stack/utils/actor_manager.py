@@ -20,7 +20,7 @@ Kwargs: TypeAlias = "dict[str, Any] | Sequence[dict[str, Any]] | None"
 """Keyword arguments of all calls, or one dict per actor."""
 
 PROBE_INTERVAL_S = 0.1
-"""Pause before a restarting actor that did not answer is pinged again, in seconds."""
+"""Seconds between a failed ping of a restarting actor and the next ping of this actor."""
 
 
 class FaultAwareApply:
@@ -80,7 +80,7 @@ class FaultTolerantActorManager:
         if max_remote_requests_in_flight_per_actor < 1:
             raise ValueError(
                 f"max_remote_requests_in_flight_per_actor={max_remote_requests_in_flight_per_actor}: must be at least "
-                f"1, because with 0 an actor would get no asynchronous call."
+                f"1, because actors would otherwise get no asynchronous calls."
             )
         self.backend = backend
         self._max_in_flight = max_remote_requests_in_flight_per_actor

@@ -76,8 +76,8 @@ class Restarts:
 class ActorRecovery:
     """Recovery of a pool of actors: restarts or removes lost actors, and marks restarted actors as healthy again.
 
-    If `LossPolicy.restarts`, Ray starts a lost actor again; `take_back` finds it and restores its state. The loss of an
-    actor for good raises an error, or, if `LossPolicy.ignores`, removes the actor.
+    If `LossPolicy.restarts`, Ray starts a lost actor again; `take_back` finds it and restores its state. If an actor is
+    lost for good, it is removed from the pool if `LossPolicy.ignores`; else an error is raised.
 
     Args:
         pool: The actors.
@@ -288,8 +288,8 @@ def first_failures(results: RemoteCallResults) -> list[CallResult]:
 
 
 def _last_error(text: str) -> str:
-    """Extracts the end of an error message from the text of an actor's error: ``": ExceptionClass: its message"``, from
-    the last line of the last traceback. Returns ``"."`` if the text contains no traceback.
+    """Extracts the last line of the last traceback from the text of an actor's error. Returns ``": ExceptionClass: its
+    message"``, or ``"."`` if the text contains no traceback; callers append the result to an error message.
     """
     found = re.findall(r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception|NotInstalled): .+", text, flags=re.MULTILINE)
     return f": {found[-1]}" if found else "."

@@ -1,4 +1,4 @@
-"""Conversion of classes and functions to text, and back. Only modules of this package are imported for a text; see
+"""Conversion of classes and functions to text, and back. The conversion back imports only modules of this package; see
 `ClassLoader` for other code.
 """
 

@@ -14,7 +14,7 @@ import jax
 from jaxrl_stack.utils.notices import notice_once
 
 MAX_CACHE_BYTES = 4 << 30
-"""Largest size of a cache folder when it is enabled; the least recently used programs above it are deleted."""
+"""Size to which a cache folder is reduced when the cache is enabled: the least recently used programs are deleted."""
 _CPU_FIELDS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
 _ARM_FIELDS = ("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Features")
 

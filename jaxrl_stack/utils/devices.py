@@ -269,8 +269,8 @@ def place_sharded(tree: Any, devices: list[Device]) -> Any:
 
 
 def place_shards(shards: Sequence[Any], devices: list[Device]) -> Any:
-    """Joins D pytrees with leaves ``[1, ...]``, one for each of D devices, to one pytree with sharded leaves ``[D,
-    ...]``, like the result of `place_sharded`. Moves pytree i to device i.
+    """Joins D pytrees with leaves ``[1, ...]``, one for each device, to one pytree like the result of `place_sharded`,
+    with sharded leaves ``[D, ...]``. Moves pytree i to device i.
 
     Nothing is computed for it: stacking them would compile a program for every shape.
     """
@@ -303,8 +303,8 @@ def host_view(tree: Any) -> Any:
 
 
 def copy_on_one_device(tree: Any, sharding: jax.sharding.NamedSharding) -> Any:
-    """Copies a pytree whose leaves are replicated on all devices to a single device. A pytree that has no leaves is
-    returned unchanged.
+    """Copies a pytree to a single device; the pytree's leaves are replicated on all devices. Returns a pytree without
+    leaves unchanged.
 
     If the leaves are on that device already, one program copies them, in a third of the time of a transfer.
 

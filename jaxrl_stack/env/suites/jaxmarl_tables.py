@@ -48,8 +48,8 @@ ENDS_EARLY: dict[str, Callable[[Any], bool]] = {
 }
 """Id -> function that returns whether agents of the suite's environment may end before the others."""
 LEGAL_ACTIONS = {"SMAX": "get_avail_actions", "HeuristicEnemySMAX": "get_avail_actions", "hanabi": "get_legal_moves"}
-"""Id -> name of the method that returns the agents' legal actions. (The method of jaxnav counts the parts of a
-continuous action.)"""
+"""Id -> name of the method that returns the agents' legal actions. (jaxnav is left out: its method counts the parts of
+a continuous action.)"""
 CHEAP_RESETS = ("MPE_", "coin_game", "switch_riddle")
 """Prefixes of the ids of environments whose reset costs no more than a step."""
 

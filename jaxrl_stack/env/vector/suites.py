@@ -44,8 +44,9 @@ def make_atari(spec: Any, env_config: Mapping[str, Any], num_envs: int) -> gym.v
     """Creates ALE's vector environment, with the usual preprocessing in C++.
 
     84 × 84 gray images, four frames per action (the maximum of the last two), the last four stacked: uint8
-    ``[84, 84, 4]``. Up to 30 no-ops after a reset, then FIRE if the game waits for it; the id determines sticky
-    actions. Rewards are not clipped; ``environment(clip_rewards=True)`` clips them for the learner.
+    ``[84, 84, 4]``. Up to 30 no-ops after a reset, then FIRE if the game waits for it; the environment id
+    determines whether actions are sticky. Rewards are not clipped; ``environment(clip_rewards=True)`` clips them for
+    the learner.
 
     Args:
         spec: ``gymnasium.spec("ALE/<Game>-v5")``.

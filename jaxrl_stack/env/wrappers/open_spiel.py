@@ -18,7 +18,7 @@ ILLEGAL_ACTION_PENALTY = -0.1
 class OpenSpielEnv(MultiAgentEnv):
     """OpenSpiel game whose players are the agents 0, 1, ...
 
-    In turn-based games, only the player whose turn it is observes; in simultaneous games, all players observe. An
+    In turn-based games, only the acting player gets an observation; in simultaneous games, all players get one. An
     illegal action is replaced by a random legal one, and the agent gets `ILLEGAL_ACTION_PENALTY`. The reward of a step
     is the change of the player's return. Chance outcomes are drawn from the environment's `np_random`.
 

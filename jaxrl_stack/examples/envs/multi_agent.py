@@ -58,7 +58,7 @@ class CartPoleState(NamedTuple):
 class MultiAgentCartPole(MultiAgentJaxEnv):
     """CartPole for several agents with one pole each. An agent whose pole has fallen waits for the others.
 
-    The episode ends with the last of them: terminated if every pole has fallen, else truncated. On the host:
+    The episode ends when all agents have ended: it is terminated if every pole has fallen, else truncated. On the host:
     `jaxrl_stack.examples.envs.classes.multi_agent.MultiAgentCartPole`.
 
     Args:
