@@ -39,7 +39,7 @@ def check_axis_options(options: AxisOptions) -> None:
     """
     for name in options:
         if name not in AxisOptions.__annotations__:
-            raise TypeError(f"A figure has no option {name!r}. Options are {', '.join(AxisOptions.__annotations__)}.")
+            raise TypeError(f"A figure has no option {name!r}. Choose from {', '.join(AxisOptions.__annotations__)}.")
     for name in ("xscale", "yscale"):
         scale = options.get(name, "linear")
         if scale not in _SCALES:

@@ -85,7 +85,8 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
-    """Algorithms that were trained on the same tasks, with the same seeds until the same goal.
+    """Algorithms that were trained on the same tasks, with the same seeds and stop criteria, and the scores of their
+    runs.
 
     Attributes:
         path: Folder of the results.
@@ -119,7 +120,7 @@ class Benchmark:
         content = read_content(below)
         if content is None:
             raise FileNotFoundError(
-                f"{below}: is not the folder of a benchmark (no {BENCHMARK_FILE}). Pass the results_dir of "
+                f"{below} is not the folder of a benchmark (no {BENCHMARK_FILE}). Pass the results_dir of "
                 "run_benchmark()."
             )
         cells = [
@@ -145,7 +146,7 @@ class Benchmark:
         return all(cell.skipped is not None or len(cell.runs) == len(self.seeds) for cell in self.cells)
 
     def cell(self, algorithm: str, task: str) -> Cell | None:
-        """Runs of an algorithm on a task; None if these were not requested."""
+        """Runs of an algorithm on a task, with their scores; None if the benchmark does not contain this pair."""
         found = (cell for cell in self.cells if (cell.algorithm, cell.task) == (algorithm, task))
         return next(found, None)
 
@@ -160,7 +161,7 @@ class Benchmark:
         ]
 
     def scores(self, algorithm: str, tasks: Sequence[str] | None = None) -> np.ndarray:
-        """Scores of an algorithm, ``float64[runs, tasks]``.
+        """Scores of an algorithm's runs, ``float64[runs, tasks]``, not normalised.
 
         Args:
             algorithm: Label of the algorithm.
@@ -482,7 +483,8 @@ def _known_scores(cell: Cell) -> np.ndarray:
 
 def _over_runs(num_runs: int) -> Statistic:
     """Returns the statistic that summarises the scores of one task: the IQM (interquartile mean) for at least
-    `MIN_SEEDS_OF_IQM` runs, else the mean. The statistic is a function of scores ``[..., runs, 1]``.
+    `MIN_SEEDS_OF_IQM` runs, else the mean. The statistic is a function of scores ``[..., runs, 1]``, where 1 is the
+    number of tasks.
     """
     return (lambda scores: iqm(scores[..., 0], axis=-1)) if num_runs >= MIN_SEEDS_OF_IQM else mean_score
 
@@ -532,8 +534,8 @@ def read_content(path: Path) -> dict[str, Any] | None:
         is_own = False
     if not is_own:
         raise ValueError(
-            f"{file}: is damaged, or was not written by run_benchmark(). Move it away and repeat the call of "
-            f"run_benchmark(), which keeps finished runs."
+            f"{file} is damaged, or was not written by run_benchmark(). Move the file away and call run_benchmark() "
+            f"again, which keeps finished runs."
         )
     return content
 

@@ -34,8 +34,8 @@ class Best:
         self.path: str | None = None
 
     def is_beaten_by(self, result: Mapping[str, Any]) -> bool:
-        """Compares an iteration's metric with the highest value so far. If the metric is higher, stores it and returns
-        True.
+        """Compares an iteration's metric with `value`, the highest so far. If the metric is higher, stores it as
+        `value`, with its iteration, and returns True; else returns False.
 
         Raises:
             ValueError: The result has no such number.

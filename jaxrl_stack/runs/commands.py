@@ -1,4 +1,5 @@
-"""Commands of a run: recorded method calls between iterations that change its training state, in ``commands.jsonl``.
+"""Commands of a run, recorded in ``commands.jsonl``: method calls that change the training state between two
+iterations.
 
 A line is a JSON object: ``iteration`` (finished iterations at the call), ``call``, ``arguments``, ``iteration_after``,
 ``reason`` (why the call cannot be repeated, or null) and ``crc32``, which covers the line and all lines before it.
@@ -36,7 +37,7 @@ COPY, KEEP, CONTINUE_FROM = "copy", "keep", "continue_from"
 
 
 class CommandLog:
-    """Records the commands of an algorithm: method calls between iterations that change its training state.
+    """Records the commands of an algorithm: method calls that change its training state between two iterations.
 
     Args:
         is_kept: Whether the run has a folder. Otherwise nothing is recorded.
@@ -55,8 +56,8 @@ class CommandLog:
 
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
-        """Context manager in which method calls are not recorded as commands. For calls inside of a recorded call, an
-        iteration or a callback: a repeated run makes them again by itself.
+        """Context manager in which method calls are not recorded as commands. It is for calls inside of a recorded
+        call, an iteration or a callback: repeating the recorded call or the iteration makes them again.
         """
         self._depth += 1
         try:
@@ -157,7 +158,9 @@ class CommandLog:
 
 
 def line_checksum(line: Mapping[str, Any], before: int) -> int:
-    """CRC-32 of a line without its checksum, continued from the checksum of the line before it."""
+    """CRC-32 of a line of ``commands.jsonl`` without its entry ``crc32``, continued from the checksum `before` of the
+    previous line.
+    """
     plain = {name: value for name, value in line.items() if name != "crc32"}
     return zlib.crc32(json.dumps(plain, sort_keys=True).encode(), before)
 
@@ -206,7 +209,8 @@ class Command:
         return Decoder(loader, arrays=arrays.__getitem__, what=f"{self.path},").decode_items(self.encoded)
 
     def check_arrays(self) -> dict[str, np.ndarray]:
-        """Reads the arrays in the arguments of the call, by name, and checks that they have not changed.
+        """Reads the arrays in the arguments of the recorded call, ``{name: array}``, and compares them with their
+        recorded checksums.
 
         Raises:
             ValueError: If an array is missing or has changed.
@@ -249,7 +253,7 @@ def read_commands(directory: Path) -> list[Command]:
             line = json.loads(text)
             crc32 = line_checksum(line, crc32)
             if line["crc32"] != crc32:
-                raise ValueError("its checksum differs")
+                raise ValueError("the checksum of the line differs")
             own = (int(line["iteration"]), line["call"], int(line["iteration_after"]), line["reason"])
             commands.append(Command(number, *own, line["arguments"], directory))
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -66,8 +66,8 @@ class Numbers:
         self._returns_of_modules = of_modules if len(of_modules) > 1 else {}
 
     def column(self, name: str) -> str:
-        """Returns the column of a metric in the run's table. If the metric is the mean return and the run has several
-        modules, it is the column of `module`. Else it is `name` or, if the table lacks `name`, the learner metric
+        """Returns the column of a metric in the run's table. For the mean return of a run with several modules, this is
+        the return column of `module`. Otherwise it is `name` or, if the table has no such column, the learner metric
         `name` of `module`.
         """
         if name == RETURN and self.module in self._returns_of_modules:
@@ -81,12 +81,12 @@ class Numbers:
         return values[np.isfinite(values)]
 
     def late(self, name: str) -> float:
-        """Median of the last fifth of a column of the run's table; NaN if it is unknown."""
+        """Median of the last fifth of a column of the run's table; NaN if the column has no finite values."""
         values = self.known(name)
         return float(np.median(values[-_share(len(values)) :])) if len(values) else math.nan
 
     def early(self, name: str) -> float:
-        """Median of the first fifth of a column of the run's table; NaN if it is unknown."""
+        """Median of the first fifth of a column of the run's table; NaN if the column has no finite values."""
         values = self.known(name)
         return float(np.median(values[: _share(len(values))])) if len(values) else math.nan
 
@@ -122,8 +122,8 @@ RULES: list[Rule] = []
 
 
 def rule(kind: Kind, title: str) -> Callable[[Callable[[Numbers], Said]], Rule]:
-    """Decorator that adds a diagnosis to `RULES`: a function that returns text and columns of a `Finding`, or None. The
-    decorator's arguments are the finding's kind and title.
+    """Decorator that adds a diagnosis to `RULES`. The diagnosis is a function that returns the text and the columns of
+    a `Finding`, or None. The decorator's arguments are the finding's kind and title.
     """
 
     def make(function: Callable[[Numbers], Said]) -> Rule:
@@ -298,7 +298,7 @@ def much_is_clipped(numbers: Numbers) -> Said:
 
 @rule("problem", "Exploration has stopped too early")
 def entropy_collapsed(numbers: Numbers) -> Said:
-    """Diagnoses a policy that has stopped exploring while the return is not at its best."""
+    """Diagnoses a policy that has stopped exploring although its return has not settled at its highest value."""
     first, last = numbers.early("entropy"), numbers.late("entropy")
     deviation = numbers.late("policy_std")
     returns = numbers.known(RETURN)
@@ -337,7 +337,9 @@ def values_run_away(numbers: Numbers) -> Said:
 
 @rule("hint", "Every gradient is cut off")
 def always_clipped(numbers: Numbers) -> Said:
-    """Diagnoses a gradient clip that applies to all gradients, so that their norm has no effect."""
+    """Diagnoses a gradient clip that applies to nearly all gradients, so that updates use only their direction, not
+    their norm.
+    """
     usual, limit = numbers.late(_GRADIENT_NORM), numbers.setting("grad_clip")
     if not usual > 20.0 * limit:
         return None
@@ -395,7 +397,7 @@ def host_bound(numbers: Numbers) -> Said:
 
 @rule("hint", "The return is still rising")
 def still_rising(numbers: Numbers) -> Said:
-    """Diagnoses a return that still rises: its last fifth is better than all before."""
+    """Diagnoses a return that still rises: in the last fifth of the run it grows, and exceeds all earlier values."""
     returns = numbers.known(RETURN)
     if len(returns) < 2 * _MIN_ITERATIONS or numbers.has_reached_goal:
         return None

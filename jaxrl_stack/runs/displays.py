@@ -12,7 +12,8 @@ from jaxrl_stack.runs.stop import StopCriteria
 
 
 def make_display(criteria: StopCriteria, *, is_quiet: bool = False, is_plain: bool = False) -> Silence:
-    """Creates the display for the current output: notebook, terminal or file.
+    """Creates the display of a run for the current output: a notebook display, a terminal display, or plain lines for
+    other outputs, such as a file.
 
     Args:
         criteria: Stop criteria, for the ETA.

@@ -1,4 +1,6 @@
-"""Figures of curves, drawn with matplotlib's objects, without windows and the state of pyplot."""
+"""Figures of curves, drawn with matplotlib's objects instead of pyplot: no window opens, and the state of pyplot does
+not change.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,7 @@ def checked_figure_path(path: str | os.PathLike[str]) -> Path:
     """
     target = Path(path)
     if target.suffix.lower() not in _FORMATS:
-        raise ValueError(f"{target}: must end in {' or '.join(_FORMATS)}.")
+        raise ValueError(f"The file name {target} must end in {' or '.join(_FORMATS)}.")
     return target
 
 

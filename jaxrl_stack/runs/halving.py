@@ -51,12 +51,15 @@ class Halving:
             if not value > low:
                 raise ValueError(f"Halving({name}={value!r}): must be above {low}. Set {remedy}.")
         if not math.isfinite(self.max_t):
-            raise ValueError(f"Halving(max_t={self.max_t!r}): must be a finite number. Set max_t=100.")
+            raise ValueError(
+                f"Halving(max_t={self.max_t!r}): must be finite. Set the time at which runs end, such as max_t=100."
+            )
 
     @property
     def rungs(self) -> list[float]:
-        """Times at which successive halving compares runs and ends the worst: ``grace_period * reduction_factor**k`` up
-        to `max_t`; not `max_t` itself if runs end there.
+        """Times at which successive halving compares runs and ends the worst: all
+        ``grace_period * reduction_factor**k`` below `max_t`, for k = 0, 1, ... A rung at `max_t` itself counts only if
+        runs do not end at `max_t`.
         """
         found, rung = [], self.grace_period
         while rung < self.max_t or (rung == self.max_t and not self.stop_last_trials):
@@ -73,9 +76,9 @@ class Halving:
 
 
 def survivors(scores: np.ndarray, groups: Sequence[int], reduction_factor: float) -> list[int]:
-    """Selects the groups of runs that continue after a rung (a comparison of successive halving): the best ``1 +
-    floor((n - 1) / reduction_factor)`` of n groups, and groups with the same score as the last of these. Returns the
-    indices of their runs.
+    """Selects the runs that continue after a rung (a comparison of successive halving). Runs of one group continue
+    together, such as the seeds of a setting. Of n groups, the best ``1 + floor((n - 1) / reduction_factor)`` continue,
+    and all groups with the same score as the worst of these.
 
     Tune keeps the same ones: those at or above the percentile ``100 * (1 - 1 / reduction_factor)``.
 

@@ -266,7 +266,8 @@ class History:
     # -------------------------------------------------------------------------------------------------------- storage
 
     def get_state(self) -> dict[str, Any]:
-        """Returns all cells of the table for checkpoints, compressed without loss to a seventh of their size in memory.
+        """Returns the state for checkpoints: all cells of the table, compressed without loss to about a seventh of
+        their size in memory.
 
         Returns:
             "columns": names; "num_rows": number of iterations; "blocks": list of uint8 ``[bytes]``, see `packed_rows`;
@@ -331,13 +332,16 @@ class History:
                 )
             found = files[0]
         if found.suffix not in (".csv", ".json"):
-            raise ValueError(f"{found} is not the table of a run. Pass the folder of a run, a {' or a '.join(TABLES)}.")
+            raise ValueError(
+                f"{found} is not the table of a run. Pass the folder of a run, or its {' or '.join(TABLES)}."
+            )
         with found.open(newline="", encoding="utf-8") as file:
             try:
                 return cls._of_csv(file) if found.suffix == ".csv" else cls._of_json(file)
             except (ValueError, csv.Error) as error:
                 raise ValueError(
-                    f"{found} is not the table of a run, or is damaged ({error}). Restore it, or pass another run."
+                    f"{found} is not the table of a run, or is damaged ({error}). Restore the file from a copy, or "
+                    "pass another run."
                 ) from error
 
     @classmethod
@@ -382,8 +386,8 @@ class History:
 
 
 def _note_changes(settings: dict[str, list[tuple[int, float]]], config: Any, row: int) -> None:
-    """Compares the config of a row (an iteration) with the previous row's; adds settings that differ to the list of
-    changes.
+    """Compares the config of a row (an iteration) with the config of the previous row. Adds ``(row, value)`` to the
+    list of changes of each setting that differs.
     """
     found: dict[str, float] = {}
     if isinstance(config, Mapping):

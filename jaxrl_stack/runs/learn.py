@@ -92,8 +92,8 @@ def learn(
         display: Display of the run.
         task: Description of the slow work in the first iteration.
         after_iteration: Called with the reason to stop, in words, which is empty while training continues.
-        checkpoint_at_end: Whether to store the last iteration in the run's folder. False does so after Ctrl-C only;
-            None, if the run stores checkpoints.
+        checkpoint_at_end: Whether to save a checkpoint of the last iteration in the run's folder: True always, False
+            only after Ctrl-C, None only in runs that save checkpoints.
 
     Raises:
         StopError: After the first iteration, if a criterion names a number that results do not have.
@@ -129,9 +129,9 @@ def learn(
 
 
 def _last_checkpoint(algo: Algorithm, reason: str, at_end: bool | None) -> Path | None:
-    """Saves a checkpoint of a run's last iteration: always if `at_end` is True, only after Ctrl-C if it is False, and
-    only in runs that save checkpoints if it is None. Returns the path of the last iteration's checkpoint, new or saved
-    earlier; None if the iteration has no checkpoint.
+    """Saves a checkpoint of a run's last iteration: `at_end=True` always, False only after Ctrl-C, None only in runs
+    that save checkpoints. Returns the path of this iteration's checkpoint, which may have been saved earlier; None
+    without one.
     """
     stored, directory = algo.stored_checkpoints, algo.output.directory
     is_wanted = stored.frequency is not None if at_end is None else at_end or reason == CTRL_C

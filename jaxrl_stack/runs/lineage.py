@@ -93,8 +93,8 @@ class Lineage:
         return [(1, place), *reversed(found)]
 
     def schedule(self, member: int, name: str) -> list[tuple[int, Any]]:
-        """Lists the values of a setting in the training that led to a member's present state, including the training of
-        the members from which it was copied.
+        """Lists the values of a setting, ``(first iteration, value)``, in the training that led to a member's present
+        state. This includes the training of the members from which it was copied.
 
         Args:
             member: Index of the member.
@@ -187,7 +187,7 @@ class Lineage:
 
 
 def _scores(line: Mapping[str, Any]) -> dict[str, float]:
-    """Reads the scores of a copy from a line of JSON, in which null means NaN."""
+    """Reads the scores of both members of a copy, source and target, from its JSON line, in which null means NaN."""
     names = ("source_score", "target_score")
     return {name: math.nan if line[name] is None else line[name] for name in names}
 

@@ -1,4 +1,4 @@
-"""Tables of a population's members: a row per iteration, a column per number, a layer per member."""
+"""Table of a population's members: a value for each iteration, reported number (column) and member."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class MemberHistory:
         self._cells[f"{SETTINGS}{name}"] = [values_at(int(num_env_steps)) for num_env_steps in starts]
 
     def leave_out(self, members: Sequence[int]) -> None:
-        """Sets values of the given members to NaN in the iterations in which these members did not train. Call it
-        before they train again.
+        """Sets values of the given members to NaN in the iterations in which these members did not train. Call this
+        before the members train again.
         """
         for member in members:
             for column in self._cells.values():
@@ -139,8 +139,8 @@ class MemberHistory:
         return self.cell(name, self._num_rows - 1)
 
     def _filled(self, name: str) -> np.ndarray:
-        """Returns a column as stored, ``float64[iterations, M]``: values after a member's last iteration are not
-        replaced by NaN.
+        """Returns a column as stored, ``float64[iterations, M]``. After a member's last iteration, it may contain
+        numbers instead of NaN.
         """
         table = np.empty((self._num_rows, self.num_members), np.float64)
         for row, value in zip(table, self._cells[name], strict=True):
@@ -153,7 +153,9 @@ class MemberHistory:
         return table
 
     def of_member(self, member: int, num_iterations: int | None = None) -> History:
-        """History of one member, equal to a single run's, up to `num_iterations` (default: all)."""
+        """History of one member, in the form of a single run's `History`, up to iteration `num_iterations` (default:
+        the member's last).
+        """
         length = int(self.num_iterations[member]) if num_iterations is None else num_iterations
         return _history_of({name: self._filled(name)[:length, member] for name in self.columns}, length)
 

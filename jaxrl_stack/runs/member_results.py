@@ -1,4 +1,4 @@
-"""Results of a population's members in an iteration. Each has the form of a single run's result."""
+"""Results of a population's members in one iteration. Each member's result has the form of a single run's result."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ def _scalar(value: Any, index: int) -> Any:
 
 
 def population_numbers(members: MemberResults, is_live: np.ndarray, key: str = RETURN) -> dict[str, Any]:
-    """Statistics over the live members: median, IQM, best and worst value of a metric, and numbers of members.
+    """Statistics over the live members: median, IQM, best and worst value of a metric, and the index of the best
+    member. Also contains the numbers of all and of live members.
 
     Args:
         members: Results of the members.

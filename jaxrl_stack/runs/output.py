@@ -105,7 +105,7 @@ class RunOutput:
         return self._trackers
 
     def log(self, text: str) -> None:
-        """Writes a text only to the log file, which exists after the first result."""
+        """Writes a text only to the log file. The first result creates this file; earlier texts are dropped."""
         if self._log is not None and self.directory is not None:
             self._log.handle(logging.LogRecord("jaxrl_stack", logging.INFO, "", 0, text, None, None))
 

@@ -45,8 +45,8 @@ def unpacked(blocks: Sequence[np.ndarray], widths: Sequence[int], num_columns: i
     """
     if len(blocks) != -(-num_rows // BLOCK_ROWS) or len(widths) != len(blocks):
         raise ValueError(
-            f"The history of {num_rows} rows is damaged: {len(blocks)} blocks of rows and {len(widths)} block widths "
-            f"do not fit this number. Load an unchanged copy of the checkpoint."
+            f"The history of {num_rows} rows (up to {BLOCK_ROWS} per block) is damaged: it has {len(blocks)} blocks of "
+            f"rows and {len(widths)} block widths. Load an unchanged copy of the checkpoint."
         )
     size, available = 8 * num_columns * num_rows, available_host_bytes()
     if available is not None and size > available:

@@ -101,8 +101,8 @@ def explore(
 
     Lists: a new draw with `PBT.resample_probability` or if the list lacks the value, else a shift to a neighbour.
     Others: a new draw with that probability, else the product with one of `PBT.perturbation_factors`. Integers are
-    rounded; booleans only change by new draws. A product that the setting refuses becomes the nearest end of the
-    search space, or the value remains.
+    rounded; booleans only change by new draws. A product that the config does not accept is clipped to the bounds of
+    the search space. If the config does not accept this value either, or there are no bounds, the old value remains.
 
     Args:
         pbt: The arguments.
@@ -133,8 +133,8 @@ def explore(
         changed = pbt.custom_explore_fn(dict(new))
         if not isinstance(changed, Mapping) or set(changed) != set(new):
             raise ValueError(
-                f"custom_explore_fn returned {changed!r}: must be a dict with the settings {', '.join(new)}. Return "
-                "the dict that it was called with."
+                f"custom_explore_fn returned {changed!r}: must be a dict with the settings {', '.join(new)}. Change "
+                "values in the dict that is its argument, and return this dict."
             )
         new = dict(changed)
     return Explored(new, operations)
@@ -159,8 +159,8 @@ def _as_type(old: Any, new: Any) -> Any:
 
 
 def _nearest(space: Any, old: Any, new: Any) -> Any:
-    """Replaces a new value that the config refuses: clips it to the bounds of its search space, or returns the old
-    value if the space has no bounds.
+    """Replaces a new value that the config does not accept: clips it to the bounds of the setting's search space, or
+    returns the old value if the search space has no bounds.
     """
     ends = finite_ends(space)
     return min(max(new, ends[0]), ends[1]) if len(ends) == 2 else old

@@ -189,7 +189,7 @@ class Ending:
 
 
 def ending_header(x: str) -> list[str]:
-    """Column names of the table of final performances, for curves over the axis `x`."""
+    """Column names of the table of final performances. The last column has the name of the curves' x axis, `x`."""
     return ["seeds", "last 10 %", "95 % interval", "whole curve", axis_label(x)]
 
 

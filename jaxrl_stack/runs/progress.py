@@ -108,7 +108,9 @@ class PlainLines(Silence):
 
 
 def seconds_between_lines(elapsed: float) -> float:
-    """Seconds until the next plain line, `elapsed` seconds after the start; a run of a day prints 200 lines."""
+    """Seconds from one plain line to the next, `elapsed` seconds after the start: 5 % of `elapsed`, at least 2 s and at
+    most 10 minutes. A run of a day prints about 260 lines.
+    """
     return min(max(2.0, 0.05 * elapsed), 600.0)
 
 

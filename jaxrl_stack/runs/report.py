@@ -80,7 +80,7 @@ def write_report(
     """
     target = Path(path)
     if target.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"{target}: must end in .html.")
+        raise ValueError(f"The file name {target} must end in .html.")
     write_text(report_html(as_runs(runs), defaults=defaults, title=title, x=x, aggregate=aggregate), target)
     return target
 

@@ -128,7 +128,9 @@ class Result(dict[str, Any]):
                 yield from self._line(f"learners/{module_id}/{name}")
 
     def _own(self) -> Iterator[_Line]:
-        """Lines of text for metrics that callbacks or training steps have logged at the top level."""
+        """Lines for numbers at the top level of the result that are not standard, such as metrics that a callback has
+        logged.
+        """
         for name in self:
             if name not in ROOT:
                 yield from self._line(name)

@@ -212,7 +212,7 @@ def test_damaged_foreign_and_taken_files_are_named(tmp_path):
     file = tmp_path / "benchmark.json"
     for text in ("", "[]", "{}", '{"seeds": [0], "until": {}, "score": "curve", "cells": [{"task": "a"}]}'):
         file.write_text(text)
-        with pytest.raises(ValueError, match=r"benchmark.json: is damaged, or was not written .* Move it away"):
+        with pytest.raises(ValueError, match=r"benchmark.json is damaged, or was not written .* Move the file away"):
             run_benchmark(**given, results_dir=tmp_path)
         with pytest.raises(ValueError, match=r"benchmark.json: is damaged"):
             Benchmark.read(tmp_path)

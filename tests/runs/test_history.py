@@ -204,7 +204,7 @@ def test_ctrl_c_in_an_iteration_leaves_a_table_that_checkpoints_hold():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"num_rows": 10**15}, "damaged: 2 blocks of rows"),
+        ({"num_rows": 10**15}, "damaged: it has 2 blocks of rows"),
         ({"num_rows": BLOCK_ROWS + 4}, r"does not contain numbers of shape \(4, 4\)"),
         ({"widths": [4]}, "2 blocks of rows and 1 block widths"),
         ({"widths": [4, 10**12]}, "1000000000000 columns, but the table has 4"),
@@ -287,7 +287,7 @@ def test_the_last_row_of_a_run_that_was_killed_does_not_count(tmp_path):
         ("result.json", '{"a": \n{"a": 1}\n', "result.json is not the table of a run, or is damaged"),
         ("result.json", "[1]\n", "line 1 is not a JSON object"),
         ("progress.csv", "a,b\nx,y\n", "no column contains numbers"),
-        ("run.txt", "", "run.txt is not the table of a run. Pass the folder of a run, a progress.csv or a result.json"),
+        ("run.txt", "", "run.txt is not the table of a run. Pass the folder of a run, or its progress.csv"),
     ],
 )
 def test_other_files_are_refused(name, text, message, tmp_path):

@@ -175,7 +175,7 @@ def test_a_history_draws_itself_into_a_figure_of_its_own_or_of_the_users(folder,
     assert [text.get_text() for text in legend.get_texts()] == ["env_runners/episode_return_mean", "once more"]
     with pytest.raises(KeyError, match="'env_runners/episode_return_mean'"):
         history.plot("episode_return_mean")
-    with pytest.raises(ValueError, match="curve.bmp: must end in .png or .svg or .pdf"):
+    with pytest.raises(ValueError, match="The file name .*curve.bmp must end in .png or .svg or .pdf"):
         history.plot(path=tmp_path / "curve.bmp")
 
 

@@ -164,7 +164,7 @@ def test_several_places_are_one_report(folder, tmp_path):
 
 
 def test_a_report_is_html(folder, tmp_path):
-    with pytest.raises(ValueError, match="report.pdf: must end in .html"):
+    with pytest.raises(ValueError, match="report.pdf must end in .html"):
         write_report(folder, tmp_path / "report.pdf")
     with pytest.raises(FileNotFoundError, match="contains no run"):
         write_report(tmp_path / "nothing", tmp_path / "report.html")
