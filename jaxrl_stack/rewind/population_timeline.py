@@ -1,4 +1,4 @@
-"""Timeline of a population, read from its folder: iterations, commands (method calls between them) and stored
+"""Timeline of a population, read from its folder: iterations, commands (method calls between iterations) and stored
 checkpoints.
 """
 
@@ -38,7 +38,8 @@ class RecordedMembers(NamedTuple):
 
 
 class PopulationTimeline(BaseTimeline[RecordedMembers]):
-    """Iterations, commands (method calls between them) and stored checkpoints of a population, read from its folder.
+    """Iterations, commands (method calls between iterations) and stored checkpoints of a population, read from its
+    folder.
 
     The numbers of the iterations are in ``members.csv``, which `Population.learn` writes, and in each checkpoint. The
     newest is used. After a restore, a table from before the restore is not used.

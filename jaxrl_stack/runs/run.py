@@ -1,4 +1,6 @@
-"""Runs, read from their folders: results, descriptions by settings, and groups that differ only in the seed."""
+"""Runs, read from their folders: results, names that state the settings, and groups of runs that differ only in the
+seed.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,8 @@ class Run:
     def inspect(
         self, iteration: int, *, num_rows: int = 20, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()
     ) -> Inspection:
-        """Runs an iteration again, bit for bit, and records its minibatches, episodes and rows with large losses.
+        """Runs an iteration again, bit for bit, and records its minibatches, its episodes, and the rows (samples) of
+        each minibatch with the largest losses.
 
         Args:
             iteration: Number of the iteration, from 1.
@@ -204,7 +207,9 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
             tables = sorted(table for name in TABLES for table in one.rglob(name))
             below = sorted(dict.fromkeys(table.parent for table in tables))
         if not below:
-            raise FileNotFoundError(f"{one}: contains no run. The folder of a run has a {' or a '.join(TABLES)}.")
+            raise FileNotFoundError(
+                f"{one} contains no run. Pass a folder that contains {' or '.join(TABLES)}, at any depth."
+            )
         found.update(dict.fromkeys(below))
     return [Run.read(path) for path in found]
 
@@ -219,7 +224,8 @@ def as_runs(runs: Runs) -> list[Run]:
 
 
 def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Groups of runs that differ only in their seed. Forks are grouped by the iteration that they continue.
+    """Groups of runs that differ only in their seed. Forks (runs that continue another run) are in one group only if
+    they begin at the same iteration.
 
     Args:
         runs: From `find_runs`.
@@ -251,16 +257,17 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def common_title(runs: Sequence[Run]) -> str | None:
-    """Title of a figure: algorithm and environment, if all runs have the same; the labels of the curves then omit them.
-    None if they differ, or if all runs are one group, whose label contains algorithm and environment.
+    """Title of a figure: the algorithm and environment that all runs share, which the labels of the curves then omit.
+    None if runs differ in them, or if all runs are one group, whose label contains them.
     """
     titles = {run.title for run in runs}
     return titles.pop() if len(titles) == 1 and len(_alike(runs)) > 1 else None
 
 
 def _alike(runs: Sequence[Run]) -> list[list[Run]]:
-    """Groups runs with equal settings, ignoring seeds, paths and other settings that do not affect training. Forks are
-    grouped separately from other runs.
+    """Groups runs with equal settings, ignoring seeds, paths and other settings that do not affect training. Forks
+    (runs that continue another run) are in one group only if they begin at the same iteration, and never with other
+    runs.
     """
     groups: dict[str, list[Run]] = {}
     for number, run in enumerate(runs):
@@ -272,15 +279,15 @@ def _alike(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _forked_at(run: Run) -> int | None:
-    """Iteration of the parent that a run continues; None if it has no parent."""
+    """Iteration of the parent after which a fork begins; None for a run that does not continue another run."""
     parent = run.origin.get(PARENT)
     return parent.get("iteration") if isinstance(parent, Mapping) else None
 
 
 def _short_titles(firsts: Sequence[Run]) -> dict[str, str]:
     """Maps each title, such as "PPO on CartPole-v1", to a short form that is still distinct: the algorithm if all
-    environments are equal, the environment if all algorithms are equal, else the title. If several groups of runs all
-    have the same title, its short form is ""; the title of a single group stays as it is.
+    environments are equal, the environment if all algorithms are equal, else the title. If there is only one title, the
+    short form is "" for several groups of runs, and the title itself for a single group.
     """
     titles = dict.fromkeys(run.title for run in firsts)
     if len(titles) == 1:

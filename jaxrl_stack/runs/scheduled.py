@@ -86,8 +86,8 @@ class Scores:
         return self._population.iteration % self._interval == 0
 
     def times(self) -> list[tuple[float, bool]]:
-        """Times of the iterations so far, as values of the scheduler's ``time_attr``. Each has a flag that is True if
-        the iteration has scores.
+        """Pairs ``(time, has_scores)`` of the iterations so far: the value of the scheduler's ``time_attr``, and
+        whether the iteration has scores.
         """
         history = self._population.history
         if not len(history):
@@ -196,7 +196,9 @@ def check_scheduled(
 def _tuner_call(
     trials: Sequence[Trial], schedule: Schedule, space: Mapping[str, Any], goal: Mapping[str, float]
 ) -> str:
-    """Code that makes Ray Tune train the same runs, with the variables ``config``, ``space`` and ``scheduler``."""
+    """Code that trains the same runs with Ray Tune, for error messages. It assumes that the variables ``config``,
+    ``space`` and ``scheduler`` contain the arguments of the sweep.
+    """
     config = trials[0].base
     algo = config.algo_class if isinstance(config.algo_class, str) else config.algo_class.__name__
     lists = {name: list(dict.fromkeys(trial.settings[name] for trial in trials)) for name in space}
@@ -225,7 +227,8 @@ def _check_mutations(
         shown = f"{where}: hyperparam_mutations of {name!r}"
         if name not in space:
             raise ValueError(
-                f"{shown}: is not in the search space, so members do not differ in it. Add {name!r} to the space."
+                f"{shown}: this setting is not in the search space, so members do not differ in it. Add {name!r} to "
+                "the space."
             )
         setting = config.setting(name)
         if setting is not None and setting.kind != "traced":
@@ -234,13 +237,13 @@ def _check_mutations(
                 f"compiled program. Remove {name!r} from hyperparam_mutations."
             )
         if isinstance(values, list | tuple) and not values:
-            raise ValueError(f"{shown}: has no values. List at least one.")
+            raise ValueError(f"{shown}: the list is empty. Give at least one value.")
         check_space(name, values, f"{where}, hyperparam_mutations")
         first = trials[0].settings[name]
         if name.startswith("env_config/") and all(trial.settings[name] == first for trial in trials):
             raise ValueError(
-                f"{shown}: all members begin with {value_text(first)}, so it is compiled as a constant that cannot "
-                f"change. List several values in the search space."
+                f"{shown}: all members begin with {value_text(first)}, so the setting is compiled as a constant, "
+                f"which cannot change. List several values in the search space."
             )
         for value in values if isinstance(values, list | tuple) else example_values(values):
             try:
@@ -321,8 +324,8 @@ def train_scheduled(
 
 
 def deciding(decider: Exploiter | Halver | None, wave: Wave) -> Callable[[str], None]:
-    """Returns a function for ``learn(after_iteration=)``. It applies the scheduler to the runs that train together, and
-    saves their checkpoints when due.
+    """Returns a function for ``learn(after_iteration=)``. The function applies the scheduler to the runs that train
+    together, and saves a checkpoint of these runs when it is due.
     """
 
     def after_iteration(reason: str) -> None:
@@ -449,8 +452,8 @@ class Exploiter:
         self._write()
 
     def _note(self, time: float, *, is_complete: bool) -> bool:
-        """Returns whether population-based training is due to perturb members at `time`. If so, stores `time` as the
-        time of the last perturbation.
+        """Returns whether population-based training perturbs members at `time`: whether a perturbation is due, and the
+        iteration has scores (`is_complete`). If so, stores `time` as the time of the last perturbation.
         """
         is_due = is_complete and self._pbt.is_due(time, self._last)
         if is_due:

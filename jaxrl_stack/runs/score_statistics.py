@@ -104,7 +104,8 @@ def probability_of_improvement(scores: np.ndarray, baseline: np.ndarray) -> np.n
 def score_interval(
     statistic: Statistic, *scores: np.ndarray, confidence: float = 0.95, num_resamples: int = NUM_RESAMPLES
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Percentile bootstrap of a statistic, stratified by task: runs are drawn within each task.
+    """Computes the confidence interval of a statistic with a percentile bootstrap that is stratified by task: runs are
+    resampled within each task.
 
     Args:
         statistic: Function of resampled scores, ``float64[resamples, runs, tasks]`` each, that returns

@@ -16,7 +16,8 @@ _ASK_FOR = "a list of values, tune.grid_search([...]), or something to sample fr
 
 
 def combinations(space: Mapping[str, Any], num_samples: int, where: str) -> list[dict[str, Any]]:
-    """Lists the combinations of a search space.
+    """Lists combinations of settings from a search space: the full grid of its lists, `num_samples` times, each
+    combination with new random values of the sampled settings.
 
     Args:
         space: Name of a setting -> a list of values, ``tune.grid_search([...])``, or something to sample from.
@@ -80,7 +81,7 @@ def _grid(name: str, values: Any, where: str) -> list[Any]:
         listed = listed.tolist()
     if not isinstance(listed, list | tuple | range):
         raise ValueError(
-            f"{where}: {name}={values!r} must be {_ASK_FOR}. Set values that all runs share in the config."
+            f"{where}: {name}={values!r} must be {_ASK_FOR}. If all runs share this value, set it in the config."
         )
     if not listed:
         raise ValueError(f"{where}: {name}={values!r} has no values to try. List at least one.")
@@ -92,16 +93,16 @@ def _grid(name: str, values: Any, where: str) -> list[Any]:
 
 
 def check_space(name: str, space: Any, where: str) -> None:
-    """Checks that a search space contains values.
+    """Raises ValueError if the lower end of a search space is not below its upper end.
 
     Raises:
-        ValueError: If its lower end is not below its upper end.
+        ValueError: Names the setting and both ends.
     """
     low, high = getattr(space, "lower", None), getattr(space, "upper", None)
     if isinstance(low, int | float) and isinstance(high, int | float) and not low < high:
         raise ValueError(
-            f"{where}: {name} has the lower end {low!r}, which must be below the upper end {high!r}. Set both: "
-            f"{name}=tune.uniform(low, high)."
+            f"{where}: {name} has the lower end {low!r}, which must be below the upper end {high!r}. Set "
+            f"{name}=tune.uniform(low, high) with low < high."
         )
 
 

@@ -105,8 +105,8 @@ class Searched(NamedTuple):
 
 
 def default_halving(until: Until, objective: Objective) -> Halving | None:
-    """Default successive halving for a goal in iterations or env steps: about a quarter of the runs continues after
-    1/16 and after 1/4 of the goal. None for other goals.
+    """Default successive halving for a goal in iterations or env steps: at 1/16 and at 1/4 of the goal, about the best
+    quarter of the runs continues. None for other goals, and for goals below 4.
 
     The first rung is iteration 2 or later: in iteration 1, combinations with the same seed act alike.
     """
@@ -213,7 +213,7 @@ def _has_score(run: Run, search: Search) -> bool:
 
 
 def _require_scores(trained: Trained, search: Search) -> None:
-    """Raises if no run reported the metric; does nothing if all runs diverged.
+    """Raises ValueError if no run has a finite value of the metric, unless all runs diverged.
 
     Raises:
         ValueError: Names the metric.
@@ -248,8 +248,9 @@ def _num_iterations(trained: Trained, place: int) -> int:
 
 
 class Trainer:
-    """Trainer of a sweep's runs: trains the runs of a wave (several combinations of settings) together, in one
-    population that restarts for each wave, or trains one run after the other.
+    """Trainer of a sweep's runs. Trains the runs of a wave (several combinations of settings) together, in one
+    population that restarts for each wave; if one program cannot train them, or with ``one_program=False``, one run
+    after the other.
 
     Args:
         search: Arguments of the sweep.
@@ -279,7 +280,7 @@ class Trainer:
             self.wave_size = min(self.wave_size, search.num_samples)
 
     def base(self, name: str) -> AlgorithmConfig:
-        """Returns a copy of the sweep's config whose runs write to the subfolder `name` of the sweep's folder."""
+        """Returns a copy of the sweep's config for runs that write to the subfolder `name` of the sweep's folder."""
         directory = self._search.config.results_dir
         own = self._search.config.copy(copy_frozen=False)
         return own if directory is None else own.reporting(results_dir=str(Path(directory, name)))
@@ -444,8 +445,8 @@ class Trainer:
 
 
 class Record:
-    """Suggestions, results and costs of a sweep's waves (combinations that are trained together). If stored in a
-    folder, a killed sweep continues from them.
+    """Record of a sweep's waves (combinations that are trained together): suggested settings, costs, and the state of
+    the searcher. A killed sweep continues from a record that is stored in a folder.
 
     The searcher is saved after the suggestions of each wave, before it trains. A call that continues restores the last
     of these states, trains the rest of that wave, and reports its results.
@@ -483,8 +484,8 @@ class Record:
         differing = [name for name in own if former.get(name) != own[name]]
         if differing:
             raise ValueError(
-                f"{search.where}: {path} was started with other values of {', '.join(differing)}. Call it with "
-                f"the same arguments, or use another results_dir."
+                f"{search.where}: {path} was started with other values of {', '.join(differing)}. Pass the "
+                f"former values, or use another results_dir."
             )
         self._waves = stored["waves"]
         measured = sum(wave["seconds"] or 0.0 for wave in self._waves)
@@ -495,8 +496,8 @@ class Record:
 
     @classmethod
     def of(cls, search: Search) -> Record:
-        """Creates the record of a sweep: in the folder ``results_dir`` if it and ``checkpoint_seconds`` are set, else
-        in memory.
+        """Creates the record of a sweep: in the folder ``results_dir`` if ``results_dir`` and ``checkpoint_seconds``
+        are set, else in memory.
         """
         directory = search.config.results_dir
         is_kept = search.checkpoint_seconds is not None and directory is not None

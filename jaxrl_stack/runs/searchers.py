@@ -111,15 +111,15 @@ def prepared(
     if metric is None and other is not None:
         if mode not in (None, other.mode):
             raise ValueError(
-                f"{where}: search_alg has mode={mode!r} and no metric, and the scheduler has metric={other.metric!r}, "
-                f"mode={other.mode!r}, so their modes differ. Set the metric of search_alg, or its mode={other.mode!r}."
+                f"{where}: search_alg has mode={mode!r} and no metric, so it uses the scheduler's metric, which has "
+                f"mode={other.mode!r} ({other.metric!r}). Set mode={other.mode!r} for search_alg, or set its metric."
             )
         metric, mode = other
     metric, mode = metric or default, mode or "max"
     if not isinstance(metric, str) or mode not in ("max", "min"):
         raise ValueError(
-            f"{where}: search_alg has metric={metric!r}, mode={mode!r}. Set one metric, such as metric={default!r}, "
-            f"and mode='max' or mode='min'."
+            f"{where}: search_alg has metric={metric!r}, mode={mode!r}, but must have one metric and the mode 'max' or "
+            f"'min'. Set, for example, metric={default!r}, mode='max'."
         )
     for name, values in space.items():
         if not is_sampled(values):

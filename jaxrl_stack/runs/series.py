@@ -1,4 +1,4 @@
-"""Training of a series: several runs with the same goal, as members of populations or one after the other."""
+"""Training of a series, several runs with the same goal: together as members of populations, or one after the other."""
 
 from __future__ import annotations
 
@@ -162,7 +162,8 @@ def check_until(until: Until, where: str) -> None:
     """
     if until is None:
         raise ValueError(
-            f"{where}(until=None): is required. Set the end of a run: {{'num_env_steps_sampled_lifetime': 200_000}}."
+            f"{where}(until=None): until is required. Set the end of a run: "
+            f"until={{'num_env_steps_sampled_lifetime': 200_000}}."
         )
 
 
@@ -179,7 +180,8 @@ def kept_in_folder(
     schedule: Any = None,
     where: str,
 ) -> SeriesFolder:
-    """Creates the folder from which a killed series (several runs with one goal) continues; see `SeriesFolder`.
+    """Creates the `SeriesFolder` of a series (several runs with one goal). After a kill, the series continues from this
+    folder.
 
     Args:
         trials: Trials of the series, with one ``results_dir``.
@@ -394,8 +396,8 @@ def train_one_by_one(
 
 
 def known_defaults(trial: Trial) -> Mapping[str, Any]:
-    """Reads the default settings of a trial's algorithm from a new config, as JSON. Serves as `Series.defaults` if no
-    algorithm was built.
+    """Returns the default settings of a trial's algorithm as plain values, read from a new config. They become
+    `Series.defaults` if no algorithm was built.
     """
     return as_json(type(trial.base)().to_dict())
 
@@ -403,7 +405,7 @@ def known_defaults(trial: Trial) -> Mapping[str, Any]:
 def _interrupted(
     trials: Sequence[Trial], runs: Mapping[int, Run], defaults: Mapping[str, Any], *, is_one_program: bool
 ) -> Series:
-    """Returns the runs that were finished before Ctrl-C.
+    """Returns the series of the runs that were finished before Ctrl-C, and prints their number.
 
     Raises:
         KeyboardInterrupt: If none was finished.

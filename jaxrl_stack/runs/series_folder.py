@@ -1,5 +1,5 @@
-"""Folder of a series (several runs with one goal) that continues after a kill: finished runs, and checkpoints of the
-others.
+"""Folder of a series (several runs with one goal): finished runs, and checkpoints of unfinished runs. A killed series
+continues from its folder.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class SeriesFolder:
         ]
         if differing:
             raise ValueError(
-                f"{where}: {self.path} was started with {', '.join(differing)}. "
-                f"Pass these values again, or use another results_dir."
+                f"{where}: {self.path} was started with other values: {', '.join(differing)}. "
+                f"Pass the former values, or use another results_dir."
             )
 
     def run_folder(self, place: int) -> Path:
@@ -146,7 +146,7 @@ class SeriesFolder:
             if former != is_one_program:
                 raise ValueError(
                     f"{where}(one_program={is_one_program}): {self.path} has checkpoints of runs with "
-                    f"one_program={former}. Call it with one_program={former}, or use another results_dir."
+                    f"one_program={former}. Pass one_program={former}, or use another results_dir."
                 )
 
     def wave(self, places: Sequence[int], trained: Algorithm | Population, *, is_one_program: bool) -> Wave:
@@ -160,7 +160,9 @@ class SeriesFolder:
         return wave
 
     def write_content(self) -> None:
-        """Writes the description of the series to ``series.json``, if the file has another content."""
+        """Writes the description of the series (settings, runs and goal) to ``series.json``, unless the file already
+        contains it.
+        """
         assert self.path is not None
         if read_series(self.path) != json.loads(json.dumps(self._content)):
             write_json(self.path / SERIES_FILE, self._content)
@@ -189,8 +191,8 @@ class Wave:
         self.is_restored = self.is_trained = False
 
     def begin(self) -> None:
-        """Starts a wave (runs trained together): restores its checkpoint from the folder of the series, or writes its
-        description there if it has none.
+        """Starts a wave (runs trained together). Restores the wave's checkpoint from the folder of the series; without
+        a checkpoint, writes a description of the wave to this folder.
         """
         if self._folder.path is None:
             return
@@ -278,7 +280,9 @@ def schedule_text(schedule: Any) -> str:
 
 
 def argument_text(value: Any) -> str:
-    """Formats a value as text; a Ray Tune search space with distribution, bounds and quantum."""
+    """Formats a value as text. A Ray Tune search space becomes its distribution, its bounds and, if values are rounded,
+    the step size q.
+    """
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{name}: {argument_text(one)}' for name, one in value.items())}}}"
     ends = getattr(value, "domain_str", None)
@@ -290,8 +294,8 @@ def argument_text(value: Any) -> str:
 
 
 def without_addresses(content: Any) -> Any:
-    """Removes memory addresses from texts such as ``<object at 0x7f...>`` in JSON content; they differ between
-    processes.
+    """Removes memory addresses from texts in JSON content, such as ``<object at 0x7f...>``, because addresses differ
+    between processes.
     """
     return json.loads(_ADDRESS.sub("", json.dumps(content)))
 
@@ -370,7 +374,7 @@ def _read_run(path: Path, name: str, place: int) -> Run:
         file = _checkpoint(path, place).with_suffix(".json")
         raise ValueError(
             f"{path / name} has a finished run with missing or damaged files: {error} "
-            f"Restore the files, or delete {file} to train it again."
+            f"Restore the files from a copy, or delete {file}: the same call then trains its runs again."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Training of series in several processes, with one thread each."""
+"""Training of several series (runs with the same goal) in processes. Each process trains one run with one thread."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ def run_call(path: str, parent: str) -> None:
 
 
 def _interrupt_without(parent: int) -> None:
-    """Waits until the parent process has ended, then interrupts the main thread, which saves a checkpoint and exits."""
+    """Waits until the parent process has ended, then interrupts the main thread. As after Ctrl-C, the training in the
+    main thread then saves a checkpoint, and the process exits.
+    """
     # Processes in the background ignore SIGINT, except while they train.
     while os.getppid() == parent or not callable(signal.getsignal(signal.SIGINT)):
         time.sleep(_SECONDS_BETWEEN_LOOKS_AT_PARENT)

@@ -68,12 +68,12 @@ class RunStatistics:
 
     @property
     def steps_per_second(self) -> float:
-        """Recent environment steps per second, without compilation."""
+        """Environment steps per second, over the iterations of the last seconds, without the time for compilation."""
         return sum(steps for steps, _ in self._recent) / max(self._recent_seconds, 1e-9)
 
     @property
     def steps_per_second_overall(self) -> float:
-        """Environment steps per second of this run, without compilation."""
+        """Environment steps per second, over all iterations of this run, without the time for compilation."""
         return (self.steps - self._steps_before) / max(self.steady_seconds, 1e-9)
 
 

@@ -156,8 +156,8 @@ class StopCriteria:
             self.targets[path] = value
 
     def add(self, path: str, target: float) -> None:
-        """Adds a stop criterion: the run ends when the metric at `path` reaches `target`. If `path` already has a
-        target, the lower one ends the run.
+        """Adds a stop criterion: the run ends when the metric at `path` is at least `target`. If `path` already has a
+        target, the lower of the two counts.
         """
         self.targets[path] = min(target, self.targets.get(path, target))
 
@@ -220,7 +220,9 @@ class StopCriteria:
         return [] if self.plateau is None else [self.plateau.metric, x_axis(self.plateau.x)]
 
     def _plateau_reached(self, result: Mapping[str, Any]) -> StopReason | None:
-        """Returns the reason to stop, as a text, if the plateau's metric has not improved for `patience`, else None."""
+        """Returns the reason to stop, as a text, if the plateau's metric has not improved for `Plateau.patience`, such
+        as a number of env steps; else None.
+        """
         plateau = self.plateau
         paths = [
             path for path in self._paths_of_plateau() if "evaluation" in result or not path.startswith("evaluation/")
@@ -245,7 +247,9 @@ class StopCriteria:
             except KeyError as error:
                 raise StopError(f"{self.source}: {error.args[0]}") from error
             if not isinstance(value, numbers.Real):
-                raise StopError(f"{self.source}: {no_number(path, result)} It holds a {type(value).__name__}.")
+                raise StopError(
+                    f"{self.source}: {no_number(path, result)} This path contains a {type(value).__name__}."
+                )
             # What is not yet known, NaN, has not reached its bound.
             if reached is None and value >= target:
                 reached = StopReason(f"{path} = {value:g} has reached {target:g}", is_goal=not is_steady(path))
@@ -276,8 +280,9 @@ class StopCriteria:
         return (min(remaining) if remaining else None), len(remaining) < num_criteria
 
     def fraction(self, result: Mapping[str, Any], before: Mapping[str, float] | None = None) -> float | None:
-        """Fraction of the run that is finished, by the most advanced criterion that grows steadily, such as env steps;
-        None without one. `before` contains the values at which the run began.
+        """Fraction of the run that is finished: the highest fraction among criteria whose metric grows steadily, such
+        as env steps; None without such a criterion. `before` contains the values of the metrics at the start of the
+        run.
         """
         done = []
         for path, value in self._foreseeable(result).items():

@@ -1,4 +1,6 @@
-"""Checkpoints in the folder of a run, saved and removed as ``reporting(checkpoint_frequency=...)`` configures."""
+"""Checkpoints in the folder of a run. Settings such as ``reporting(checkpoint_frequency=...)`` determine which
+checkpoints are saved and which are removed.
+"""
 
 from __future__ import annotations
 
@@ -119,8 +121,8 @@ class StoredCheckpoints:
         return {iteration: kept.path for iteration, kept in sorted(self._kept.items())}
 
     def find(self, iteration: int) -> Path | None:
-        """Finds the folder of an iteration's complete checkpoint; None without one, or if the run abandoned it when it
-        was restored at an earlier iteration.
+        """Finds the folder of an iteration's complete checkpoint. None without such a checkpoint, or if a restore has
+        removed the iteration from the run's history.
         """
         return None if iteration in self._given_up else self.paths.get(iteration)
 
@@ -163,8 +165,8 @@ class StoredCheckpoints:
             of_first_process(lambda: self._complete() or "")
 
     def restored(self, iteration: int) -> None:
-        """Called when the run continues from a restored state: marks for removal the checkpoints of later iterations,
-        and checkpoints that do not belong to the course of the restored run.
+        """Called when the run continues from a restored state. Marks for removal the checkpoints of later iterations,
+        and all checkpoints that do not belong to the history of the restored state.
 
         These checkpoints are removed when the next one is complete.
 
@@ -230,7 +232,7 @@ class StoredCheckpoints:
             self._remove_largest(self._max_bytes)
 
     def _remove_largest(self, max_bytes: int) -> None:
-        """Removes checkpoints until the others take at most `max_bytes`, but not the newest."""
+        """Removes checkpoints, but never the newest, until the remaining ones take at most `max_bytes`."""
         number = len(self._kept)
         while len(self._kept) > 1 and sum(own.num_bytes for own in self._kept.values()) > max_bytes:
             self._remove([self._least_needed()])
@@ -273,8 +275,8 @@ def sparse(iterations: Mapping[int, int]) -> set[int]:
 
 
 def least_needed(iterations: Collection[int], base: int = 0) -> int:
-    """Selects the checkpoint to remove, never the newest: the one with the smallest ratio of the gap between its
-    neighbours to its age, both in iterations. Returns its iteration.
+    """Selects the checkpoint to remove, never the newest: the one with the smallest
+    ``(gap between its neighbours) / (its age)``, both in iterations. Returns its iteration.
 
     Args:
         iterations: At least two.

@@ -96,8 +96,8 @@ class Sweep(Series):
 
     def rows(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> list[SweepRow]:
         """Final performance of each combination of settings with a finished seed, one `SweepRow` each, best first. Rows
-        of `confirmation`, runs with new seeds, come first, because the best of many searched returns is too high by
-        luck.
+        of `confirmation` (the best combinations, trained again with new seeds) come before all others, because the best
+        returns of a search are partly luck.
 
         Seeds without the number do not count. A combination without it has NaN and comes last.
 
@@ -144,7 +144,7 @@ class Sweep(Series):
         """
         best = self.rows(key, x, mode=mode)[0]
         if math.isnan(best.last):
-            raise ValueError(f"best(): no run has the number {self._ranking(key, mode)[0]!r} yet. Train longer.")
+            raise ValueError(f"best(): no run has a value of {self._ranking(key, mode)[0]!r} yet. Train longer.")
         return best
 
     def best_member(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> int:
@@ -197,7 +197,8 @@ class Sweep(Series):
 
     def to_pandas(self) -> pandas.DataFrame:
         """All numbers in long form: a row for each iteration of each run, with the swept settings, the seed, and the
-        columns of `History`. With population-based training, settings have the value of the iteration.
+        columns of `History`. With population-based training, each row has the values that the settings had in its
+        iteration.
 
         Raises:
             ImportError: Without pandas: ``pip install pandas``.
@@ -385,8 +386,8 @@ def run_sweep(
     if isinstance(schedule, PBT):
         if len(chosen) > 1:
             raise ValueError(
-                f"run_sweep(seeds={seeds!r}): each member of population-based training gets a different seed. Set only "
-                "the first one, seeds=[0], and call run_sweep again for another population."
+                f"run_sweep(seeds={seeds!r}): population-based training gives its members consecutive seeds. Set only "
+                "the first seed: seeds=[0]. For another population, call run_sweep again."
             )
         # A copy continues differently from its source because of its seed.
         members = [(place, chosen[0] + place) for place in range(len(tried))]
@@ -424,8 +425,8 @@ def _searched(
     check_num_samples(num_samples, where)
     if isinstance(schedule, PBT):
         raise ValueError(
-            f"{where}(scheduler=PopulationBasedTraining(...)) trains one population until its goal, without "
-            "search_alg or budget. Leave both out."
+            f"{where}(scheduler=PopulationBasedTraining(...)) cannot be combined with search_alg or budget, because it "
+            "trains a single population until its goal. Leave out search_alg and budget."
         )
     default = default_metric(config)
     if search_alg is None:

@@ -94,7 +94,7 @@ class Table(Sequence[Mapping[str, Any]]):
         return pandas.DataFrame(self._rows, columns=self.columns)
 
     def with_columns(self, names: Sequence[str]) -> Table:
-        """Returns the table with only the columns `names`."""
+        """Returns a table with only the columns whose names are in `names`."""
         return Table([{name: row[name] for name in names if name in row} for row in self._rows], self._empty)
 
     def formatted(self, format: str = "text", max_lines: int | None = _MAX_LINES) -> str:

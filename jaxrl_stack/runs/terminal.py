@@ -15,7 +15,7 @@ _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 def sparkline(values: Sequence[float] | np.ndarray, width: int = 40) -> str:
-    """Draws numbers as one line of bar characters, from the lowest to the highest value.
+    """Draws numbers as one line of bar characters, from ``▁`` for the lowest number to ``█`` for the highest.
 
     Args:
         values: One value per iteration; non-finite values are blanks.

@@ -1,5 +1,5 @@
-"""Timelines of runs and populations, read from their folders: iterations, commands (method calls between them) and
-stored checkpoints.
+"""Timelines of runs and populations, read from their folders: iterations, commands (method calls between iterations)
+and stored checkpoints.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class StoredCheckpoint:
 def stored_checkpoints(
     directory: Path, *, metadata_file: str = ALGORITHM_METADATA_FILE, numbers: Sequence[str] = ()
 ) -> dict[int, StoredCheckpoint]:
-    """Checkpoints in the folder of a run or a population by iteration, the oldest first.
+    """Checkpoints in the folder of a run or a population, ``{iteration: checkpoint}``, the oldest first.
 
     Args:
         directory: The folder.
@@ -75,12 +75,13 @@ def stored_checkpoints(
             iteration, *_ = [int(metadata[name]) for name in ("training_iteration", *numbers)]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"The checkpoint at {folder} is damaged: {metadata_file}: {error!r}. Restore it, or delete the folder."
+                f"The checkpoint at {folder} is damaged ({metadata_file}: {error!r}). Restore the folder from a "
+                "copy, or delete it."
             ) from error
         if iteration != number:
             raise ValueError(
-                f"The checkpoint at {folder} is of iteration {iteration}, not {number} as its name says. Restore it, "
-                f"or delete the folder."
+                f"The checkpoint at {folder} is of iteration {iteration}, but its name says {number}. Restore the "
+                f"folder from a copy, or delete it."
             )
         found[number] = StoredCheckpoint(number, folder, metadata)
     return found
@@ -107,7 +108,7 @@ RecordedT = TypeVar("RecordedT")
 
 
 class BaseTimeline(abc.ABC, Generic[RecordedT]):
-    """Iterations, commands (method calls between them) and stored checkpoints of a run or a population.
+    """Iterations, commands (method calls between iterations) and stored checkpoints of a run or a population.
 
     Attributes:
         directory: Folder of the run or population.
@@ -149,7 +150,7 @@ class BaseTimeline(abc.ABC, Generic[RecordedT]):
             kept = f"iterations {self.first + 1} to {self.last}" if self.iterations else "no iteration"
             since = "the start or last restore" if self.origin is None else f"{self.origin.call}()"
             raise NotRecomputableError(
-                f"{self.directory}: iteration {iteration} is not recorded; since {since}, the folder has {kept}. "
+                f"{self.directory}: iteration {iteration} is not recorded. Recorded since {since}: {kept}. "
                 f"Choose a recorded iteration."
             )
         return self.iterations[iteration]
@@ -169,7 +170,7 @@ class BaseTimeline(abc.ABC, Generic[RecordedT]):
 
 
 class Timeline(BaseTimeline[RecordedIteration]):
-    """Iterations, commands (method calls between them) and stored checkpoints of a run, read from its folder.
+    """Iterations, commands (method calls between iterations) and stored checkpoints of a run, read from its folder.
 
     Its iterations are the last rows of the table with consecutive numbers.
 
@@ -186,7 +187,8 @@ class Timeline(BaseTimeline[RecordedIteration]):
         self.directory = directory
         if len(history) and not (CALLS in history and "training_iteration" in history):
             raise NotRecomputableError(
-                f"{directory}: its table lacks {CALLS!r}, so its iterations cannot be repeated. Train again."
+                f"{directory}: the run's table has no column {CALLS!r}, so its iterations cannot be repeated. Train "
+                "again."
             )
         self.commands = read_commands(directory)
         pairs = zip(history["training_iteration"], history[CALLS], strict=True) if len(history) else ()
@@ -199,8 +201,9 @@ class Timeline(BaseTimeline[RecordedIteration]):
         self.checkpoints = self._stored()
 
     def _with_commands(self, rows: list[tuple[int, int]]) -> list[RecordedIteration]:
-        """Creates the recorded iterations: adds the number of commands (recorded method calls) before each iteration to
-        the rows of the run's table, ``(iteration, number of training steps)``.
+        """Creates the recorded iterations. Each combines a row of the run's table,
+        ``(iteration, number of training steps)``, with the number of commands (recorded method calls) before this
+        iteration.
         """
         done, waiting, found = 0, list(self.commands), []
         for row, (iteration, calls) in enumerate(rows):
@@ -211,8 +214,8 @@ class Timeline(BaseTimeline[RecordedIteration]):
             done = iteration
             if waiting and waiting[0].iteration < done:
                 raise NotRecomputableError(
-                    f"{waiting[0].path}: {waiting[0].call}() at iteration {waiting[0].iteration} does not fit the "
-                    "order of iterations in the run's table. Restore the files of the run from a copy."
+                    f"{waiting[0].path}: the recorded call {waiting[0].call}() at iteration {waiting[0].iteration} "
+                    "does not fit the order of iterations in the run's table. Restore the run's files from a copy."
                 )
         return found
 
@@ -232,8 +235,8 @@ class Timeline(BaseTimeline[RecordedIteration]):
         return found
 
     def _has_restored(self, checkpoint: StoredCheckpoint) -> bool:
-        """Whether the first recorded iteration continues from a command that restored the whole of this checkpoint, not
-        only a component.
+        """Whether the recorded iterations begin after a command that restored this checkpoint as a whole, not only a
+        component of it.
         """
         origin = self.origin
         if checkpoint.iteration != self.first or origin is None or origin.number != self._began_at:
@@ -244,20 +247,20 @@ class Timeline(BaseTimeline[RecordedIteration]):
 
     @property
     def _commands_before(self) -> list[Command]:
-        """Commands (recorded method calls) before the first recorded iteration."""
+        """List of the commands (recorded method calls) before the first recorded iteration."""
         return self.commands[: self.iterations[self.first + 1].num_commands] if self.iterations else []
 
     @property
     def _began_at(self) -> int:
-        """Number of the last command (recorded method call) that changed the run's iteration, such as a restore, before
-        the recorded iterations; 0 without such a command.
+        """Line in ``commands.jsonl``, from 1, of the last command (recorded method call) before the recorded iterations
+        that changed the run's iteration, such as a restore; 0 without such a command.
         """
         return max((own.number for own in self._commands_before if own.iteration != own.iteration_after), default=0)
 
     @property
     def begins_with_config(self) -> bool:
-        """Whether the recorded iterations begin at the first row of the table, and at a known state: the built
-        algorithm, or a state that a command restored.
+        """Whether the recorded iterations include the first row of the table, and begin at a known state: the newly
+        built algorithm, or a state that a command restored.
         """
         return len(self._all) == len(self.iterations) and (self.first == 0 or self.origin is not None)
 

@@ -21,7 +21,7 @@ _ASHA = "ray.tune.schedulers.async_hyperband.AsyncHyperBandScheduler"
 
 
 def read_scheduler(scheduler: Any, where: str) -> Schedule:
-    """Converts a Ray Tune scheduler to the schedule class (`PBT` or `Halving`) with its arguments.
+    """Converts a Ray Tune scheduler to a `PBT` or `Halving` object with the scheduler's arguments.
 
     Args:
         scheduler: A ``PopulationBasedTraining`` or ``ASHAScheduler`` of Ray Tune, or a schedule, which is returned.

@@ -333,7 +333,7 @@ def test_runs_continue_with_the_one_program_of_their_checkpoints(tmp_path):
     folder = series_folder(tmp_path)
     write_wave(tmp_path, 0).with_suffix("").mkdir()
     folder.check_kind("run_seeds", is_one_program=False)
-    message = r"run_seeds\(one_program=True\): .* with one_program=False. Call it with one_program=False, or use"
+    message = r"run_seeds\(one_program=True\): .* with one_program=False. Pass one_program=False, or use"
     with pytest.raises(ValueError, match=message):
         folder.check_kind("run_seeds", is_one_program=True)
     # Finished runs continue with either.
@@ -453,7 +453,7 @@ def test_a_second_call_with_other_settings_is_refused_and_names_them(whole):
         with pytest.raises(ValueError, match=message):
             trained(whole, **changed)
     with pytest.raises(
-        ValueError, match=r"small on gymnax/CartPole-v1: .* was started with lr=5e-05 .now 0.001.\. Pass"
+        ValueError, match=r"small on gymnax/CartPole-v1: .* was started with other values: lr=5e-05 .now 0.001.\. Pass"
     ):
         trained(whole, algorithms={"small": CONFIG.copy().training(lr=1e-3)})
     assert [cell.algorithm for cell in Benchmark.read(whole).cells] == ["small"]

@@ -109,7 +109,7 @@ def test_a_table_can_be_named_itself_and_every_run_counts_once(tmp_path):
 
 def test_a_place_without_runs_is_refused(tmp_path):
     with pytest.raises(
-        FileNotFoundError, match="contains no run. The folder of a run has a progress.csv or a result.json"
+        FileNotFoundError, match="contains no run. Pass a folder that contains progress.csv or result.json"
     ):
         find_runs([tmp_path])
     (write_run(tmp_path / "run", lr=1) / "params.json").write_text("{")

@@ -87,7 +87,7 @@ def test_the_commands_of_the_shell(folder, capsys):
     again.stop()
     assert main(["rewind", str(folder), "--to", "99"]) == 2
     assert (
-        "iteration 99 is not recorded; since the start or last restore, the folder has iterations 1 to 7."
+        "iteration 99 is not recorded. Recorded since the start or last restore: iterations 1 to 7."
         in capsys.readouterr().err
     )
     member = folder.parent / "seed_1"
@@ -185,7 +185,7 @@ def test_iterations_behind_an_unrecorded_state_are_refused(folder):
     # A restored state: only iterations from the next checkpoint on.
     with log.around(types.SimpleNamespace(iteration=5), "set_state", {}, reason="the restored state is not recorded"):
         pass
-    with pytest.raises(NotRecomputableError, match=r"4 is not recorded; since set_state\(\), .* iterations 6 to 7"):
+    with pytest.raises(NotRecomputableError, match=r"4 is not recorded. .* since set_state\(\): iterations 6 to 7"):
         verify(folder, 4, 5)
     with pytest.raises(NotRecomputableError, match=r"the state that set_state\(\) loaded is not recorded"):
         population_at(folder, 6)
@@ -263,7 +263,7 @@ def test_iterations_that_a_restore_abandoned_are_not_recorded(forked):
         }
         found = verify_population(directory=folder)
         assert (found.exit_code, found.first, found.last, found.num_recomputed) == (0, 3, 3, 1)
-    with pytest.raises(NotRecomputableError, match=r"4 is not recorded; since continue_from\(\), .* iterations 2 to 3"):
+    with pytest.raises(NotRecomputableError, match=r"4 is not recorded. .* since continue_from\(\): iterations 2 to 3"):
         population_at(folder, 4)
     forked.population.learn(1, progress=False)
     forked.population.stop()

@@ -87,7 +87,7 @@ def test_a_line_tells_of_each_seed(capsys):
 def test_what_cannot_be_is_refused_before_anything_is_built():
     with pytest.raises(ValueError, match=r"run_seeds\(seeds=0\): must be at least one"):
         run_seeds(CONFIG, 0, {"training_iteration": 1})
-    with pytest.raises(ValueError, match=r"run_seeds\(until=None\): is required. Set the end of a run"):
+    with pytest.raises(ValueError, match=r"run_seeds\(until=None\): until is required. Set the end of a run"):
         run_seeds(CONFIG, 2, None)
 
 

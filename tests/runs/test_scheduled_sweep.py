@@ -143,7 +143,7 @@ def test_runs_without_a_return_come_last_in_the_table(trained):
     assert np.isfinite([row.last for row in rows[:-1]]).all()
     none = dataclasses.replace(trained, runs=tuple(map(without_returns, trained.runs)))
     assert len(str(none).splitlines()) == 1 + NUM_MEMBERS
-    with pytest.raises(ValueError, match=rf"no run has the number '{RETURN}' yet. Train longer"):
+    with pytest.raises(ValueError, match=rf"no run has a value of '{RETURN}' yet. Train longer"):
         none.best_config()
     with pytest.raises(KeyError, match="episode_reward_mean"):
         none.rows("env_runners/episode_reward_mean")
@@ -188,7 +188,7 @@ def test_population_based_training_continues_after_a_kill_with_the_same_copies(t
     # Once more: all of it comes from the files.
     equal_sweeps(sweep(config, **how), trained)
     assert Lineage.read(tmp_path / "lineage.jsonl") == trained.lineage
-    with pytest.raises(ValueError, match=r"was started with scheduler=.*Pass these values again"):
+    with pytest.raises(ValueError, match=r"was started with other values: scheduler=.*Pass the former values"):
         sweep(config, **how, scheduler=pbt(perturbation_interval=3))
 
 
@@ -363,7 +363,7 @@ HOST = programs.run().environment("CartPole-v1")
             "runs differ in num_epochs, but one compiled program trains all of them. Remove such settings",
         ),
         ({"num_samples": 1}, r"run_sweep: a scheduler compares runs, but the sweep has only one. Set num_samples=32"),
-        ({"seeds": 2}, r"run_sweep\(seeds=2\): each member of population-based training gets a different seed"),
+        ({"seeds": 2}, r"run_sweep\(seeds=2\): population-based training gives its members consecutive seeds"),
         ({"one_program": False}, r"run_sweep\(one_program=False\): a scheduler trains all runs in one"),
         ({"until": lambda result: True}, r"must be a dict or a number of iterations with a scheduler"),
         ({"scheduler": pbt(metric="episode_reward_mean")}, "metric of the scheduler: .*'episode_reward_mean'"),
@@ -371,9 +371,9 @@ HOST = programs.run().environment("CartPole-v1")
         ({"scheduler": pbt(metric="evaluation/env_runners/episode_return_mean")}, "needs evaluations"),
         (
             {"scheduler": pbt(hyperparam_mutations={"gamma": [0.9, 0.99]})},
-            r"hyperparam_mutations of 'gamma': is not in the search space, so members do not differ in it. Add",
+            r"hyperparam_mutations of 'gamma': this setting is not in the search space, so members do not differ in it",
         ),
-        ({"scheduler": pbt(hyperparam_mutations={"lr": []})}, "hyperparam_mutations of 'lr': has no values"),
+        ({"scheduler": pbt(hyperparam_mutations={"lr": []})}, "hyperparam_mutations of 'lr': the list is empty"),
         (
             {"scheduler": pbt(hyperparam_mutations={"lr": tune.uniform(0.1, 0.01)})},
             "hyperparam_mutations: lr has the lower end 0.1, which must be below the upper end 0.01",

@@ -359,7 +359,7 @@ def test_cost_of_halving_by_hand():
         ),
         (
             {"search_alg": Nearby(), "scheduler": Halving(max_t=2, metric=LOSS, mode="min")},
-            "search_alg has mode='max' and no metric, and the scheduler has",
+            "search_alg has mode='max' and no metric, so it uses the scheduler",
         ),
     ],
 )
