@@ -519,7 +519,7 @@ def test_memory_is_estimated_and_refused(run):
     size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(run.algo.driver.kept))
     assert estimate["num_rows"] == CAPACITY
     assert estimate["num_bytes"] == size
-    with pytest.raises(ValueError, match=r"replay buffer: .* cannot fit: .*Lower the capacity"):
+    with pytest.raises(ValueError, match=r"replay buffer: .* cannot fit, because .*Lower the capacity"):
         config(replay_buffer_config={"capacity": 2**30}).env_runners(num_envs_per_env_runner=4096).build_algo()
 
 

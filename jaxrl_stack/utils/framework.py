@@ -70,11 +70,11 @@ def _imported(name: str, message: str | None) -> Any:
 def check_framework(function: str, framework: str | None) -> None:
     """Raises a ValueError for a framework other than JAX or its aliases."""
     if framework not in (None, "jax", "torch"):
-        raise ValueError(f"{function}(framework={framework!r}): the only framework is 'jax'.")
+        raise ValueError(f"{function}(framework={framework!r}): the only framework is 'jax'. Leave framework out.")
 
 
 def convert_to_tensor(struct: Any, framework: str = "jax", device: Any = None) -> Any:
-    """Converts the numbers, lists and NumPy arrays in a struct to JAX arrays.
+    """Converts all numbers and NumPy arrays in nested data (dicts, tuples and lists) to JAX arrays.
 
     Args:
         struct: Any nesting of dicts, tuples and lists.
@@ -108,6 +108,6 @@ class _Absent:
             return _Absent(f"{self.__name__}.{name}")
 
         def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
-            raise ImportError(f"{cls.__name__} is a {self.__name__}.{name}, and {_NO_TORCH}")
+            raise ImportError(f"{cls.__name__} is a {self.__name__}.{name}, but {_NO_TORCH}")
 
         return type(name, (), {"__module__": self.__name__, "__new__": refuse})

@@ -86,6 +86,6 @@ def _constructor(cls: Any, kind: Any) -> Any:
         return getattr(importlib.import_module(module or cls.__module__), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(
-            f"from_config: the class {kind!r} cannot be imported. Give a class, 'module.Class', or the name of a class "
-            f"in the module of {cls!r}."
+            f"from_config: the class {kind!r} cannot be imported. Give the class itself, its path 'module.Class', or "
+            f"the name of a class that is in the same module as {cls!r}."
         ) from error

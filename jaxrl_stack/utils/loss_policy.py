@@ -1,4 +1,6 @@
-"""LossPolicy: reaction to lost actors of one role, such as EnvRunners, and texts for messages about them."""
+"""LossPolicy: reaction to lost actors of one role (kind of actors, such as EnvRunners), and texts for messages about
+lost actors.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class _Settings(NamedTuple):
-    """Names of the settings about lost actors of one role, such as EnvRunners, and of the `AlgorithmConfig` method that
-    sets them; None for a setting that the role does not have.
+    """Names of the config settings about lost actors of one role (kind of actors, such as EnvRunners). None for a
+    setting that the role does not have.
 
-    `takes` is the role whose resource settings apply.
+    `method` is the `AlgorithmConfig` method that sets them. `takes` is the role whose resource settings apply.
     """
 
     takes: Role

@@ -1,4 +1,6 @@
-"""States of several members (runs) of a population in one pytree: shared and separate leaves."""
+"""States of several members (runs) of a population in one pytree, whose leaves are shared by all members or have an
+entry for each member.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from jaxrl_stack.utils.named_leaves import is_key
 
 
 def member_axes(state: Any) -> Any:
-    """Axes of a population's state for ``in_axes`` of `jax.vmap`: 0 for leaves per member, None for shared leaves.
+    """Axes of a population's state for ``in_axes`` of `jax.vmap`: 0 for leaves with an entry for each member, None for
+    shared leaves.
 
     The attribute ``shared_by_members`` of a state, a tuple of names, lists the fields that all members share: values
     that control flow depends on, such as counts of updates and the head of a ring. If such a field differed between
@@ -23,7 +26,7 @@ def member_axes(state: Any) -> Any:
         state: A pytree. States with the attribute may be anywhere in it.
 
     Returns:
-        A prefix of its structure: 0 for leaves of which each member has its own, None for shared ones.
+        Pytree of 0 and None, whose structure is a prefix of the state's.
     """
 
     def axes(node: Any) -> Any:
@@ -80,7 +83,8 @@ def map_members(function: Callable[..., Any], axes: Any, *trees: Any, shared: Ca
 
 
 def stacked(axes: Any, states: Sequence[Any]) -> Any:
-    """Stacks the states of several population members along a new axis, on the host; shared leaves are not stacked.
+    """Stacks the states of several population members along a new axis, on the host. Leaves that members share are
+    taken from the first state.
 
     Args:
         axes: Result of `member_axes` for one of them.

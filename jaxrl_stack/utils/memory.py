@@ -40,7 +40,8 @@ class TooManyError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class MemoryEstimate:
-    """Estimated bytes of arrays with the same number of rows, such as the columns of a rollout.
+    """Estimated bytes of arrays with the same number of rows, such as the columns of a rollout, which have a row for
+    each step of each environment.
 
     Attributes:
         what: Name of the arrays, for messages.
@@ -58,8 +59,8 @@ class MemoryEstimate:
     def of_shapes(
         cls, what: str, counts: Mapping[str, int], columns: Mapping[str, Any], *, is_complete: bool = True
     ) -> MemoryEstimate:
-        """Creates an estimate from arrays or shapes with all rows: ``{column: pytree of arrays or
-        jax.ShapeDtypeStructs}``.
+        """Creates an estimate from ``{column: pytree of arrays or jax.ShapeDtypeStructs}``, whose shapes include all
+        rows.
         """
         return cls(what, counts, {name: bytes_of_shapes(column) for name, column in columns.items()}, is_complete)
 
@@ -72,8 +73,8 @@ class MemoryEstimate:
         return cls(what, counts, {name: size * num_rows for name, size in columns.items()}, is_complete)
 
     def part(self, what: str, number: int, of: int) -> MemoryEstimate:
-        """Estimates the memory of `number` of `of` equal parts of the arrays: scales the bytes and the first entry of
-        `counts`, and rounds them up.
+        """Estimates the memory of `number` parts, if the arrays are divided into `of` equal parts. Scales the bytes and
+        the first entry of `counts`, and rounds them up.
         """
         (divided, total), *others = self.counts.items()
         counts = dict([(divided, -(-total * number // of)), *others])
@@ -182,7 +183,7 @@ def require_memory(estimate: MemoryEstimate, limit: int | None, *, where: str, r
         ValueError: If the estimate exceeds `limit`; the message has both numbers and the remedy.
     """
     if limit is not None and estimate.num_bytes > limit:
-        raise ValueError(f"Not enough memory. The {estimate} cannot fit: {format_bytes(limit)} {where}. {remedy}")
+        raise ValueError(f"Not enough memory: {estimate} cannot fit, because {format_bytes(limit)} {where}. {remedy}")
 
 
 # --------------------------------------------------------------------------------------------------- what there is
@@ -246,7 +247,9 @@ def host_memory(root: Path = Path("/")) -> HostMemory | None:
 
 
 def _group_limits(root: Path) -> Iterator[tuple[int, int]]:
-    """Yields ``(limit, bytes in use)`` of this process's control group and of its ancestors with a limit."""
+    """Yields ``(limit, bytes in use)`` of each control group that has a limit: this process's own group and its
+    ancestors.
+    """
     groups = root / "proc/self/cgroup"
     if not groups.is_file():
         return

@@ -26,7 +26,8 @@ def with_named_leaves(tree: Any, named: Mapping[str, Any]) -> Any:
 
 
 def from_named_leaves(template: Any, named: Mapping[str, Any], what: str) -> Any:
-    """Rebuilds a pytree from the dict ``{"path/to/leaf": array}`` that `named_leaves` returned.
+    """Rebuilds a pytree with the structure of `template` from the dict ``{"path/to/leaf": array}`` that `named_leaves`
+    returned.
 
     Args:
         template: A pytree of the structure, shapes and dtypes to expect.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     """``jax.tree.map`` that treats None as a leaf, because observations and other items of an episode may be None.
 
-    Structures of other kinds of mappings or sequences than `tree`, with its keys and lengths, do, too.
+    Structures in `rest` may have other types of mappings or sequences than `tree`, with the same keys and lengths.
 
     Raises:
         ValueError: if a structure in `rest` differs from `tree`.
@@ -43,7 +43,9 @@ def tree_leaves(tree: Any) -> list[Any]:
 
 
 def _plain(tree: Any) -> Any:
-    """Converts the mappings, lists and tuples in a structure to plain dicts and tuples."""
+    """Converts the mappings in nested data to dicts, and its lists and tuples to tuples, so that JAX finds the same
+    structure in equal data of other types.
+    """
     if isinstance(tree, Mapping):
         return {key: _plain(value) for key, value in tree.items()}
     return tuple(map(_plain, tree)) if isinstance(tree, list | tuple) else tree
@@ -113,7 +115,9 @@ def batch_size(tree: Any) -> int:
 
 
 def cast_lossless(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
-    """Converts `values` to `dtype` if no value changes, except by rounding to a float or complex dtype; else None."""
+    """Converts `values` to `dtype`; None if a value would change. Rounding to a float or complex dtype is not a
+    change.
+    """
     with np.errstate(invalid="ignore", over="ignore"):
         cast = values.astype(dtype)
     rounds = dtype.kind in "fc" and np.can_cast(values.dtype, dtype, "same_kind")
@@ -195,7 +199,8 @@ def one_hot(data: Any, struct: Any) -> Any:
         categories = values.reshape(*batch_shape, len(sizes)).astype(np.int64) - start.ravel()
         if values.dtype.kind not in "iu" or ((categories < 0) | (categories >= sizes)).any():
             raise ValueError(
-                f"Cannot one-hot encode {values!r}: it is not in the space {space}. Pass integers within the space."
+                f"Cannot one-hot encode {values!r}: not all are integers in the space {space}. Pass integers within "
+                "the space."
             )
         columns = categories + np.cumsum(sizes) - sizes
         encoded = np.zeros((*categories.shape[:-1], sizes.sum()), np.float32)

@@ -139,12 +139,16 @@ def one_hot(
         x, depth = x.astype(np.int64), 2
     depth = depth or int(x.max()) + 1
     if x.size and not 0 <= x.min() <= x.max() < depth:
-        raise ValueError(f"one_hot(depth={depth}): x holds {x.min()} to {x.max()}; it must be within 0 to {depth - 1}.")
+        raise ValueError(
+            f"one_hot(depth={depth}): x has values from {x.min()} to {x.max()}, but they must be within 0 to "
+            f"{depth - 1}. Raise depth, or change x."
+        )
     return np.where(x[..., None] == np.arange(depth), on_value, off_value).astype(dtype)
 
 
 def one_hot_multidiscrete(x: Any, depths: Iterable[int]) -> np.ndarray:
-    """One-hot vectors of integers ``[..., k]``, concatenated: float32 ``[..., sum(depths)]``.
+    """Converts integers ``[..., k]`` to one-hot vectors with the k lengths `depths`, and concatenates them: float32
+    ``[..., sum(depths)]``.
 
     Args:
         x: The integers.

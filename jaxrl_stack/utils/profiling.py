@@ -1,4 +1,6 @@
-"""Profiling of an iteration: a trace of JAX's profiler, and the fractions of time of a training step's parts."""
+"""Profiling of an iteration: a trace of JAX's profiler, and the fraction of time that each part of a training step
+takes.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,7 @@ def shares_of_scopes(folder: pathlib.Path, program: str) -> dict[str, float]:
 
 
 def compiled_text(lowered: Any) -> str:
-    """Compiles a program and returns its text with the current names of `jax.named_scope`.
+    """Compiles a program and returns its text, with the `jax.named_scope` names of the present code.
 
     JAX's caches ignore these names, so a cached program may lack them. A compiler option without effect avoids JAX's
     cache in this process; a setting of JAX makes its cache on disk distinguish programs by these names.

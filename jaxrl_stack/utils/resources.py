@@ -102,10 +102,11 @@ def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
 
 
 def bundle_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
-    """Ray resources of the bundle for one process, in the form of `role_resources`. They include the actors that share
-    its bundle, and therefore its node.
+    """Ray resources of the bundle for one process, in the form of `role_resources`: the resources of the process and of
+    the actors that share its bundle, and therefore its node.
 
-    The aggregators of a learner actor are in the learner's bundle. Those of a local learner have bundles of their own.
+    The aggregators of a learner actor are in the learner's bundle. The aggregators of a local learner have separate
+    bundles.
 
     Args:
         config: The algorithm's config.
@@ -155,7 +156,8 @@ def resource_bundles(config: AlgorithmConfig, *, main_process: bool = True) -> t
 
 
 def bundle_index(config: AlgorithmConfig, role: Role) -> int:
-    """Index of the first resource bundle of a kind of actors in ``resource_bundles(config, main_process=False)``[0].
+    """Index of the first resource bundle of a kind of actors in the list
+    ``resource_bundles(config, main_process=False)[0]``.
 
     Args:
         config: The algorithm's config; for evaluation runners, too, the config of training.
@@ -184,8 +186,8 @@ def _processes(config: AlgorithmConfig) -> list[Role]:
 
 
 def num_actors(config: AlgorithmConfig) -> int:
-    """Number of all actors of an algorithm, including actors without resources, but without the aggregators of learner
-    actors.
+    """Number of all actors of an algorithm, including actors without resources. The aggregator actors (which build
+    train batches) of learner actors do not count.
     """
     return len(_processes(config))
 
@@ -217,7 +219,7 @@ def is_one_machine() -> bool:
 
 
 def check_resources(config: AlgorithmConfig, *, main_process: bool = False) -> None:
-    """Checks that the connected Ray cluster can provide the resources of an algorithm's actors.
+    """Raises ValueError if the connected Ray cluster cannot provide the resources of an algorithm's actors.
 
     Resources that others use at the moment count as available, because they become free. A cluster that can grow is not
     checked.
@@ -440,8 +442,8 @@ class _Part(NamedTuple):
 
 
 def _near_this_process(part: _Part) -> _Part:
-    """Adds a request for a single node, preferably the node of this process, to the description of a placement group.
-    Returns the description unchanged if no node is large enough.
+    """Returns a copy of the description of a placement group that requests a single node for all bundles, preferably
+    the node of this process; the unchanged description if no node is large enough.
 
     If the group does not get a node soon, `_reserve` allows several nodes.
     """
@@ -507,14 +509,15 @@ def _reserve(config: AlgorithmConfig, parts: list[_Part], timeout_s: float | Non
     total = _sum(resource_bundles(config, main_process=False)[0])
     raise TimeoutError(
         f"The actors of this algorithm need {_listed(total)} (placement_strategy="
-        f"{config.placement_strategy!r}) and did not get it within {timeout_s:g} s; free: {_listed(free)}. Stop "
-        "other algorithms (algorithm.stop()), or lower num_env_runners, evaluation_num_env_runners or num_learners."
+        f"{config.placement_strategy!r}), but did not get these resources within {timeout_s:g} s. Free: "
+        f"{_listed(free)}. Stop other algorithms (algorithm.stop()), or lower num_env_runners, "
+        "evaluation_num_env_runners or num_learners."
     )
 
 
 def _is_granted(config: AlgorithmConfig, part: _Part, group: Any, report: WaitingReport, wait_s: float) -> bool:
-    """Waits until a placement group has its resources, for at most `wait_s` seconds, and reports what is missing.
-    Returns whether the group has them.
+    """Waits at most `wait_s` seconds until a placement group has its resources, and logs which resources are missing.
+    Returns whether the group has its resources.
     """
     until = time.monotonic() + wait_s
     while True:
@@ -575,8 +578,8 @@ def scheduling_strategies(group: Any, offset: int, number: int, options: Mapping
 
 
 def in_last_bundles(group: Any, number: int) -> list[Any]:
-    """Ray's option ``scheduling_strategy`` for each of `number` actors in the last bundles of a placement group; a list
-    of None if there is no group.
+    """Ray's option ``scheduling_strategy`` for each of `number` actors: one actor in each of the last `number` bundles
+    of a placement group; None for each actor without a group.
     """
     if group is None:
         return [None] * number
@@ -600,18 +603,19 @@ def in_bundle(group: Any, index: int) -> Any:
 
 @dataclasses.dataclass(slots=True)
 class RayLease:
-    """Lease of a Ray instance, held while an object uses Ray. If this package started Ray, or connected to a running
-    cluster, the release of the last lease calls ``ray.shutdown()``.
+    """Lease of Ray, held while an object uses it. If this package started Ray, or connected it to a running cluster,
+    the release of the last lease calls ``ray.shutdown()``.
 
     Attributes:
-        node_id: The instance that was started for it; None if the user's was found.
+        node_id: Ray's node of the instance that this package initialised; None for the user's instance, and after
+            `release`.
     """
 
     node_id: str | None
 
     def __bool__(self) -> bool:
-        """Whether leases own the Ray instance, so that the last release shuts it down; False if the user initialised
-        Ray, and after `release`.
+        """Whether the release of the last lease shuts Ray down; False if the user initialised Ray, and after `release`
+        of this lease.
         """
         return self.node_id is not None
 
@@ -661,9 +665,9 @@ _UNNEEDED = ("start_monitor", "start_api_server")
 
 @contextlib.contextmanager
 def _without_unneeded_services() -> Iterator[None]:
-    """Context manager in which a new local Ray starts without its autoscaler monitor and dashboard server. These take
-    0.8 s of CPU to start and a second to stop. Ray has no setting for this, and waits for the dashboard server even
-    with the dashboard off. Other versions of Ray may have other services.
+    """Context manager in which a new local Ray starts without its autoscaler monitor and dashboard server. They take
+    0.8 s of CPU to start and a second to stop. Ray has no setting for this: it waits for the dashboard server even with
+    ``include_dashboard=False``. Services that the installed Ray version lacks are skipped.
     """
     node: Any = getattr(sys.modules.get("ray._private.node"), "Node", None)
     methods = {name: vars(node)[name] for name in _UNNEEDED if node is not None and name in vars(node)}

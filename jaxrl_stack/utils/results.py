@@ -210,9 +210,7 @@ def _paths(prefix: str, names: Sequence[str], ids: Mapping[str, Sequence[str]]) 
 
 
 def adds_up(name: str) -> bool:
-    """Whether results of several learners under this name are added (steps trained on or evaluated on) instead of
-    averaged.
-    """
+    """Whether values of several learners under this name are summed, because they count steps, instead of averaged."""
     return name == NUM_STEPS_EVALUATED or ("steps_trained" in name and not name.endswith("_throughput"))
 
 

@@ -1,4 +1,5 @@
-"""Detection of impure functions, which JAX must not trace: two traces of such a function differ.
+"""Detection of impure functions, which JAX must not trace, by a comparison of two traces: the traces of an impure
+function differ.
 
 Code that JAX traces runs once for all calls of the program. NumPy's and Python's random numbers, and attributes that a
 call changes, silently become constants. They differ from one trace to the next.
@@ -52,8 +53,8 @@ def _fresh_caches() -> contextlib.AbstractContextManager[None]:
 
 @functools.cache
 def _trace_number() -> Any:
-    """Returns the context manager in which JAX traces jitted functions again, although their traces are in its cache;
-    always the same object, so that caches do not grow.
+    """Returns JAX's user context. Inside of ``_trace_number()(1)``, JAX traces jitted functions again instead of using
+    cached traces. All calls return the same object, so that caches do not grow.
     """
     return jax.make_user_context(0)
 

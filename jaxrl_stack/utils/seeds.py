@@ -12,10 +12,11 @@ NUM_SEEDS = 2**31 - 2**20
 
 
 def derived_seed(stream: str, *numbers: int) -> int:
-    """Derives a seed from the name of its purpose and integers; the result is the same in all processes.
+    """Derives a seed from `stream`, the name of its purpose, and from integers; the result is the same in all
+    processes.
 
-    Sums such as ``seed + index`` overlap: seeds 0 and 1 would share all environments but one. Here other numbers mean
-    another seed, but for the one in 2**31 that every hash has.
+    Sums such as ``seed + index`` overlap: seeds 0 and 1 would share all environments but one. Here, other numbers give
+    another seed, except for hash collisions, with a probability of about 1 in 2**31.
 
     Args:
         stream: Purpose of the seed.

@@ -27,7 +27,7 @@ def convert_numpy_to_python_primitives(obj: Any) -> Any:
 
 
 def check_if_args_kwargs_serializable(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Checks that arguments can be sent to other processes.
+    """Raises NotSerializable if an argument cannot be pickled, and so cannot be sent to other processes.
 
     Raises:
         NotSerializable: Names the argument that cannot.

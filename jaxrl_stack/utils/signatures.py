@@ -19,7 +19,8 @@ def call_problem(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str
 
 
 def call_users(function: Callable[..., Any], called: str, *args: Any, **kwargs: Any) -> Any:
-    """Calls a function that a user passed as a setting; adds a note with the setting's name to its errors.
+    """Calls a function that a user passed as a setting. If the function raises an error, adds a note with the setting's
+    name to this error.
 
     Args:
         function: The function.

@@ -16,8 +16,8 @@ LARGEST_SHARE = 0.005
 
 
 class Snapshots:
-    """Snapshot of a state, a copy on its devices; it is taken before every n-th call of the program that donates the
-    state.
+    """Snapshot of a state: a copy on the same devices. A new one is taken before every n-th call of the program that
+    donates the state (reuses its memory).
 
     A program may fail while it runs, because a host callback raises or an accelerator's memory is full. The arrays that
     were donated to it are then lost, and training can only continue from the last copy.
@@ -43,8 +43,8 @@ class Snapshots:
 
     def before_call(self, *state: Any) -> bool:
         """Copies the state that the next call donates, if a copy is due: before the first call, after `interval` calls
-        or more, and after the state was replaced. Joined JAX processes never copy: they would continue from different
-        calls, so they restart together, from a checkpoint.
+        or more, and after the state was replaced. Joined JAX processes never copy: after a failure, each would continue
+        from a different call, so all of them restart from a checkpoint.
 
         Args:
             *state: Dataclasses of arrays. A replaced part is recognised by its identity.
@@ -76,14 +76,14 @@ class Snapshots:
         self._newest = tuple(map(weakref.ref, state))
 
     def renamed(self, old: Any, new: Any) -> None:
-        """Records that `new` replaces the part `old` of the newest state, so that the next call needs no new snapshot
-        for it.
+        """Records that `new` replaces the part `old` of the newest state. The next `before_call` then takes no snapshot
+        because of this replacement.
         """
         self._newest = tuple(weakref.ref(new) if ref() is old else ref for ref in self._newest)
 
     def changed(self, old: Any, new: Any, change: Any) -> None:
-        """Records a change between two calls that replaces the part `old` of the state by `new`. The change can be
-        repeated on the snapshot, so that no new snapshot is needed.
+        """Records a change between two calls that replaces the part `old` of the state by `new`. Code that repeats the
+        calls since the snapshot also repeats the change, so that no new snapshot is needed.
 
         Args:
             old, new: Parts of the state.

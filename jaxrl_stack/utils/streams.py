@@ -16,8 +16,8 @@ import numpy as np
 
 
 class Stream(enum.IntEnum):
-    """Numbers of the random streams, one per consumer, which `stream_key` combines with a seed to independent keys. A
-    changed number changes the results of every seed.
+    """Indices of the random streams, one per consumer of random numbers. `stream_key` derives an independent key for
+    each from a seed. A changed index changes the results of every seed.
     """
 
     LEARNER = 1
@@ -35,7 +35,7 @@ def stream_key(seed: int, stream: Stream) -> jax.Array:
 
 
 def named(key: jax.Array, name: str) -> jax.Array:
-    """Derives the PRNG key of a named consumer of random numbers from the key of its parent.
+    """Derives a separate PRNG key for a named consumer of random numbers, such as a connector, from `key`.
 
     The key itself may be drawn from as well, up to 2**31 numbers: names are folded in above those.
     """

@@ -70,7 +70,10 @@ def check_learning_achieved(
         values.append(row[key])
     best = max(values, default=float("nan"))
     if not best >= min_value:
-        raise ValueError(f"`{metric}` must reach {min_value}, but the best of {len(values)} trials has {best}.")
+        raise ValueError(
+            f"`{metric}` must reach {min_value}, but the best of {len(values)} trials has {best}. Train longer, or "
+            "tune the settings."
+        )
     print(f"`{metric}` of {min_value} reached: {best}.")
 
 

@@ -1,4 +1,6 @@
-"""Read-only view of a config for a loss that JAX traces: some settings are arguments of the compiled program."""
+"""Read-only view of a config for losses that JAX traces: some settings are arguments of the compiled program instead of
+constants.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from jaxrl_stack.utils.tracing_errors import NO_VALUES, remedy
 
 
 def current_values(settings: Mapping[str, Any], timesteps: Any, config_for: Callable[[str], Any]) -> dict[str, Any]:
-    """Computes the settings of all modules at `timesteps`: replaces each schedule by its value, and adds the settings
-    that the compiled program contains as constants.
+    """Computes the settings of all modules at `timesteps`: replaces each schedule by its value. Adds the settings that
+    are constants in the compiled program (``_static_settings``).
 
     Args:
         settings: ``{"modules": {module_id: {name: float32 or schedule}}}``, and more schedules.
@@ -132,8 +134,8 @@ def explain_traced_branches(view: TracedConfigView) -> Iterator[None]:
         raise TypeError(
             f"{location}: this Python code needs the value of an array, which exists only while the compiled program "
             f"runs:\n    {line}\n"
-            f"Probable cause: traced setting{'s' if len(names) > 1 else ''} {listed}, read "
-            f"{'on this line' if on_line else 'earlier (last one first)'}. Use jnp.where(...), or compile one program "
+            f"Probable cause: traced settings (arguments of the compiled program): {listed}, read "
+            f"{'on this line' if on_line else 'earlier (latest first)'}. Use jnp.where(...), or compile one program "
             f"for each value of the setting: config.experimental(_static_settings=[{first!r}])."
         ) from error
     except AttributeError as error:

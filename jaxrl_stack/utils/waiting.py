@@ -66,7 +66,8 @@ class WaitingReport:
             _reports.add(self)
 
     def note(self, number: int, obstacle: Callable[[], str | None] = lambda: None) -> None:
-        """Notes the number of missing actors; logs a report about them if the last one is ten seconds old.
+        """Called repeatedly during a wait, with the number of missing actors: logs a report about them every ten
+        seconds.
 
         Args:
             number: Number of missing actors; 0 ends the wait.
@@ -91,7 +92,9 @@ class WaitingReport:
             listener(self.line)
 
     def end(self) -> None:
-        """Ends the reports about this wait: the actors have started, or nobody waits for them any longer."""
+        """Ends the reports about this wait, because the actors have started, or because nothing waits for them any
+        longer.
+        """
         self._since = self.line = None
 
 

@@ -301,7 +301,7 @@ def test_contradictions_are_errors():
     with pytest.raises(ValueError, match="is a metric already"):
         logger.log_value(("x", "y"), 1.0)
     logger.log_value(("group", "y"), 1.0)
-    with pytest.raises(ValueError, match=r"holds the metrics \['y'\]"):
+    with pytest.raises(ValueError, match=r"contains the metrics \['y'\]"):
         logger.log_value("group", 1.0)
     with pytest.raises(ValueError, match="x: Cannot merge SumStats into MeanStats"):
         logger.aggregate([logged([1], reduce="sum").reduce()])

@@ -114,7 +114,7 @@ def test_one_hot_values():
 
 @pytest.mark.parametrize("value", [3, -1, 1.0])
 def test_one_hot_refuses_values_outside_the_space(value):
-    with pytest.raises(ValueError, match=r"not in the space Discrete\(3\)"):
+    with pytest.raises(ValueError, match=r"in the space Discrete\(3\)"):
         one_hot(value, spaces.Discrete(3))
 
 

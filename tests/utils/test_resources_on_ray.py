@@ -47,7 +47,7 @@ def test_placement_groups_hold_the_actors_or_say_what_is_in_the_way(ray_session)
     in_use = ray_session.available_resources()
     assert f"CPU_group_1_{group.id.hex()}" not in in_use and f"CPU_group_0_{group.id.hex()}" in in_use
     runners.stop()
-    with pytest.raises(TimeoutError, match=r"need 8 CPU .*within 0.1 s; free: "):
+    with pytest.raises(TimeoutError, match=r"need 8 CPU .*within 0.1 s. Free: "):
         resources.create_placement(
             toy_config().env_runners(num_cpus_per_env_runner=3).learners(num_learners=2), timeout_seconds=0.1
         )

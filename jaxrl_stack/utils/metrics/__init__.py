@@ -1,4 +1,4 @@
-"""Names of metrics and of their groups in results, with RLlib's values."""
+"""Constants with the names of metrics and of metric groups in results. Their values equal RLlib's."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class MetricsLogger:
         reduce_per_index_on_aggregate: Any = NotProvided,
         **kwargs: Any,
     ) -> None:
-        """Logs one value of a metric; `reduce` selects the statistic of its values, such as the mean.
+        """Logs one value of a metric. `reduce` selects the metric's statistic, such as the mean of the logged values.
 
         Args:
             key: Name or path.
@@ -235,7 +235,8 @@ class MetricsLogger:
         found = _find(self.stats, path)
         if isinstance(found, dict):
             raise ValueError(
-                f"{key!r} holds the metrics {sorted(found)} and cannot be a metric itself. Use another name."
+                f"{key!r} is a group that contains the metrics {sorted(found)}, so it cannot be a metric. Log the "
+                "value under another key."
             )
         if found is None:
             cls = self._class_of(reduce or ("mean" if "window" in given else "ema"))
@@ -305,8 +306,8 @@ class MetricsLogger:
             stats = _find(self.stats, path)
             if isinstance(stats, dict):
                 raise ValueError(
-                    f"aggregate(): {path} holds the metrics {sorted(stats)} and cannot be a metric itself. Use another "
-                    "name."
+                    f"aggregate(): {path} is a metric in a report, but in this logger a group that contains the "
+                    f"metrics {sorted(stats)}. Rename one of the two."
                 )
             if stats is None:
                 stats = incoming[0].clone({"is_root": self._is_root, "is_leaf": False})
@@ -360,7 +361,10 @@ class MetricsLogger:
         if found is None:
             if default is not None:
                 return default
-            raise KeyError(f"No metric {key!r} was logged; at the top level there are {sorted(self.stats)}.")
+            raise KeyError(
+                f"No metric {key!r} was logged. The top level has {sorted(self.stats)}. Pass one of these keys or a "
+                "path below, or pass a default."
+            )
         if isinstance(found, StatsBase):
             if not throughput:
                 return found.peek(compile=compile, latest_merged_only=latest_merged_only)
@@ -448,8 +452,8 @@ class MetricsLogger:
             if identifier not in classes:
                 raise ValueError(
                     f"The state of the metric {'/'.join(entry['key'])} needs a Stats class with "
-                    f"stats_cls_identifier={identifier!r}; add it to stats_cls_lookup, which has "
-                    f"{sorted(map(str, classes))}."
+                    f"stats_cls_identifier={identifier!r}, but stats_cls_lookup only has "
+                    f"{sorted(map(str, classes))}. Add the class to stats_cls_lookup."
                 )
             _put(stats, tuple(entry["key"]), classes[identifier].from_state(entry))
         self.stats = stats
@@ -460,7 +464,7 @@ class MetricsLogger:
         Raises:
             ValueError: Always; names the replacement.
         """
-        raise ValueError("`set_value` is gone: use `log_value`, or delete() and log again.")
+        raise ValueError("`set_value` was removed. Use `log_value`; to replace earlier values, call delete(key) first.")
 
     def activate_tensor_mode(self, *args: Any, **kwargs: Any) -> None:
         """Does nothing; exists for code written for RLlib."""
@@ -481,8 +485,8 @@ _OLD_ARGUMENTS = {
 
 
 def _warn_of_old_arguments(*values: Any) -> None:
-    """Warns about deprecated arguments (`_OLD_ARGUMENTS`) that were passed but have no effect; `values` are in the
-    order of that table.
+    """Warns about deprecated arguments that were passed but have no effect. `values` are the values of these arguments,
+    in the order of `_OLD_ARGUMENTS`.
     """
     for (name, reason), value in zip(_OLD_ARGUMENTS.items(), values, strict=True):
         if value is not NotProvided:
@@ -493,7 +497,7 @@ def _path(key: Any) -> tuple[str, ...]:
     """Converts a key to a path; parts that are no strings, such as agent ids, become strings."""
     path = tuple(map(str, key)) if isinstance(key, (tuple, list)) else (str(key),)
     if not path:
-        raise ValueError("A metric needs a name: the key is empty.")
+        raise ValueError("The key of a metric is empty. Give a name or a path, such as 'my_loss'.")
     return path
 
 

@@ -118,14 +118,14 @@ class StatsBase(ABC):
         return {"stats_cls_identifier": self.stats_cls_identifier, **self.settings}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Loads a state that `get_state` of a statistic returned."""
+        """Loads a state that `get_state` of a statistic of the same class returned."""
         self.is_root = state["is_root"]
         self.is_leaf = state["is_leaf"]
 
 
 class ReportingStats(StatsBase):
-    """Base class of the built-in statistics. It stores the values to display separately from the values that were not
-    reported to a parent logger.
+    """Base class of the built-in statistics. It stores two sets of values: the values to display, and the values that
+    were not yet reported to a parent logger.
 
     `reduce(compile=False)` reports only what came in since the last `reduce`, so that a logger further up can
     add up reports without counting a value twice, while a window here keeps its values. A root's report is a

@@ -8,7 +8,7 @@ from jaxrl_stack.utils.metrics.stats.base import ReportingStats, as_number
 
 
 class EmaStats(ReportingStats):
-    """Statistic ``ema = (1 - ema_coeff) * ema + ema_coeff * value``, beginning with the first value.
+    """Statistic ``ema = (1 - ema_coeff) * ema + ema_coeff * value``. The first value is the initial ``ema``.
 
     It survives `reduce`, and values that are NaN leave it as it is.
 

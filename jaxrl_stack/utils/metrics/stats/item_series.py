@@ -32,7 +32,7 @@ class RecentStats(ReportingStats):
         return len(self._shown)
 
     def _extend(self, values: Iterable[Any]) -> None:
-        """Adds values to the stored newest values, oldest first."""
+        """Appends `values`, ordered from the oldest to the newest, to the stored newest values."""
         for value in values:
             self._shown.append(value)
             if self._new is not self._shown:

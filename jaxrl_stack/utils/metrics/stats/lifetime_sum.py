@@ -9,7 +9,8 @@ from jaxrl_stack.utils.metrics.stats.base import ReportingStats, as_number
 
 
 class LifetimeSumStats(ReportingStats):
-    """Sum of all values ever, also across restores. Reports only the amount since the last `reduce`.
+    """Sum of all values that were ever logged, including values before a restore. Reports to a parent logger only the
+    amount since the last `reduce`.
 
     Args:
         with_throughput: Also measure how much is added per second.
@@ -35,8 +36,8 @@ class LifetimeSumStats(ReportingStats):
 
     @property
     def throughputs(self) -> dict[str, float]:
-        """Amounts added to the sum per second since the last `reduce`, and since construction or the last
-        `set_state`.
+        """Both throughputs of the sum, ``{name: amount added per second}``: since the last `reduce`, and since
+        construction or the last `set_state`.
         """
         return {
             "throughput_since_last_reduce": self.throughput_since_last_reduce,

@@ -36,7 +36,7 @@ class PercentilesStats(RecentStats):
         self.percentiles = list(percentiles)
 
     def __add__(self, other: Any) -> Any:
-        raise TypeError("Percentiles cannot be added. Merge the statistics of all values instead: one.merge([other]).")
+        raise TypeError("Percentiles cannot be added with +. Merge the statistics instead: stats.merge([other_stats]).")
 
     def push(self, value: Any) -> None:
         self._extend([as_number(value)])

@@ -10,8 +10,8 @@ from jaxrl_stack.utils.metrics.stats.item_series import RecentStats
 
 
 class SeriesStats(RecentStats):
-    """Base class of statistics of several numbers, such as mean and maximum. They cover the last `window` numbers, or
-    all numbers since the last `reduce`.
+    """Base class of statistics of several numbers, such as mean and maximum: of the last `window` numbers, or of all
+    numbers since the last `reduce`.
 
     A window lasts over intervals. Values that are NaN take their place in it, but do not enter the result
     unless there is nothing else. Without a window only the result so far is kept, not the values.
@@ -40,7 +40,9 @@ class SeriesStats(RecentStats):
         return [self.reduce_values(numbers) if numbers else self.value_of_nothing]
 
     def running_reduce(self, value_1: Any, value_2: Any) -> list[Any]:
-        """Combines the result so far (`value_1`) with a new value (`value_2`) to ``[statistic]``."""
+        """Combines the result so far, `value_1`, with a new value, `value_2`. Returns the new result in a list,
+        ``[statistic]``.
+        """
         return self.window_reduce([value_1, value_2])
 
     def _values(self) -> list[Any]:
