@@ -13,7 +13,7 @@ _SCALES = ("linear", "log", "symlog")
 _WINDOW = 3
 """Neighbours at each side that a value is compared with."""
 _MIN_POINTS = 20
-"""Of a shorter curve every value counts."""
+"""Minimum length of a curve that may have outliers. All values of shorter curves count."""
 
 
 class AxisOptions(TypedDict, total=False):

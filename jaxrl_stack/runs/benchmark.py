@@ -42,7 +42,7 @@ SCORES = {
     f"which acts as its evaluation settings say",
     "curve": "mean of the last tenth of its curve of returns in training",
 }
-"""Score of a run, by name -> its definition."""
+"""Scores of a run: ``{name: definition}``."""
 _NUM_THRESHOLDS = 101
 
 
@@ -469,7 +469,7 @@ class Benchmark:
 
 
 DEFAULT_SETTINGS = "default settings"
-"""`Cell.settings` where an algorithm has no tuned ones."""
+"""`Cell.settings` of an algorithm without tuned settings for the task."""
 
 
 def _seeds_text(seeds: Sequence[int]) -> str:

@@ -15,12 +15,14 @@ from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.terminal import number_text
 
 _LATE = 0.2
-"""Share of a run, at its end, that "late" means; "early" is as much of its beginning."""
+"""Fraction of a run that "late" means, at its end, and "early", at its beginning."""
 _GRADIENT_NORM = "gradients_default_optimizer_global_norm"
 _MODULE_RETURNS = "env_runners/module_episode_returns_mean/"
-"""Columns of the returns of each policy begin so: of several, a rule looks at that of its module."""
+"""Prefix of the columns with the returns of each policy. With several policies, a diagnosis uses the column of its
+module.
+"""
 _MIN_ITERATIONS = 5
-"""Of less than these nothing is said about learning."""
+"""Minimum number of iterations for diagnoses of learning."""
 
 Kind = Literal["problem", "hint"]
 
@@ -33,7 +35,7 @@ class Finding:
         kind: "problem" for a cause that prevents learning, "hint" for a possible improvement.
         title: The finding in a few words.
         text: The measurement, and the advice.
-        columns: Columns that show it.
+        columns: Columns of the run's table that show the problem or hint.
     """
 
     kind: Kind
@@ -114,11 +116,11 @@ def _share(count: int) -> int:
 
 
 Said = tuple[str, *tuple[str, ...]] | None
-"""What was measured and what to do, then the columns that say it; None if there is nothing to say."""
+"""Result of a diagnosis: text with measurement and advice, then the columns that show it; None without a finding."""
 Rule = Callable[[Numbers], Finding | None]
 
 RULES: list[Rule] = []
-"""What is looked for, most important first."""
+"""All diagnoses, the most important first."""
 
 
 def rule(kind: Kind, title: str) -> Callable[[Callable[[Numbers], Said]], Rule]:

@@ -30,7 +30,7 @@ TABLE_FILE, RESULT_FILE = "progress.csv", "result.json"
 SETTINGS = "config/"
 """Prefix of the columns with values of settings."""
 TABLES = (TABLE_FILE, RESULT_FILE)
-"""Files that hold the table of a run, the one that is read first."""
+"""Files that contain the table of a run, in the order of preference for reading."""
 
 
 class History:

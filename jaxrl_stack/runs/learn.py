@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.runs.progress import Silence
 
 CTRL_C = "Ctrl-C"
-"""The reason to stop where it is that."""
+"""Reason why a run ended, if Ctrl-C ended it."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,7 +34,7 @@ def unpacked(blocks: Sequence[np.ndarray], widths: Sequence[int], num_columns: i
 
     Args:
         blocks: Results of `packed`.
-        widths: Number of columns in each block, from the first one on; the others are NaN there.
+        widths: Number of columns in each block: the first columns of the table. The others are NaN in its rows.
         num_columns, num_rows: Size of the table.
 
     Returns:

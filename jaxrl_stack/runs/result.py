@@ -24,7 +24,7 @@ class ResultPart(dict[str, Any]):
     JAX treats it as a pytree like any dict; ``jax.tree.map`` returns a plain dict.
 
     Args:
-        parent: The key.
+        parent: Key of this dict in the result.
     """
 
     def __init__(self, parent: str):

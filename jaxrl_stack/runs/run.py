@@ -29,7 +29,7 @@ _NOT_COMPARED = {"seed", "log_level", "compilation_cache_dir", "loggers", *WITHO
 
 
 DIVERGED = "diverged"
-"""How the reason begins for which a run was stopped that was not finite any more."""
+"""First word of the reason why a run ended, if its numbers became NaN or infinite."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Run:
 
 
 Runs = str | os.PathLike[str] | Run | Sequence[str | os.PathLike[str] | Run]
-"""Folders of runs or of many, and tables; or what has been read."""
+"""Folders that contain runs, files with the table of a run, or `Run` objects; one or several."""
 
 
 def _settings(path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from jaxrl_stack.runs.curves import iqm
 
 NUM_RESAMPLES = 2000
 MIN_SEEDS_OF_IQM = 4
-"""Runs of one task from which on its interquartile mean differs from its mean."""
+"""Minimum number of runs of a task for which the interquartile mean differs from the mean."""
 
 Statistic = Callable[..., np.ndarray]
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.population import Population
 
 WAVE, WAVE_WITH_HALVING = 16, 64
-"""Combinations of a wave. With successive halving most of them are short."""
+"""Numbers of combinations in a wave, without and with successive halving, which ends most runs early."""
 NUM_CONFIRMED, NUM_FRESH_SEEDS = 3, 3
 """Best combinations that are trained again at the end of a budget, and seeds of each."""
 SEARCH_FILE = "search.json"

@@ -168,7 +168,7 @@ def check_until(until: Until, where: str) -> None:
 
 
 MAX_GROUPS = 8
-"""Populations of one series, each with a program of its own, beyond which `train_all` asks whether that is meant."""
+"""Default maximum number of populations of a series, each with a separate program. `train_all` refuses more."""
 
 
 def kept_in_folder(

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 SERIES_FILE, STATE_FOLDER = "series.json", "state"
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""Part of an object's text that is another one in every process."""
+"""Memory address in the text of an object, which differs between processes."""
 
 Measure = Callable[[Any], Sequence[float]]
-"""Scores of the runs that an algorithm or a population has trained, one per run."""
+"""Function of a trained algorithm or population. Returns the scores of its runs, one per run."""
 
 
 class SeriesFolder:

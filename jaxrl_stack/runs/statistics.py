@@ -10,7 +10,7 @@ from typing import Any
 from jaxrl_stack.runs.agent_returns import returns_of_agents
 
 _SPEED_WINDOW = 5.0
-"""Seconds that the shown speed is a mean of."""
+"""Seconds over which the displayed speed is averaged."""
 
 
 class RunStatistics:

@@ -19,7 +19,7 @@ for Ctrl-C alone."""
 
 
 _MANY_ITERATIONS = 10_000
-"""So many are hardly meant: other packages count environment steps."""
+"""From this number of iterations on, a notice is shown, because environment steps were probably meant."""
 
 
 class StopError(ValueError):

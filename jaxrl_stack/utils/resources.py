@@ -67,13 +67,13 @@ AGGREGATOR_CPUS = 1.0
 """CPUs of an aggregator actor."""
 
 _AUTOSCALER_CONFIG = "~/ray_bootstrap_config.yaml"
-"""Ray writes it on the head node of a cluster that can grow."""
+"""File that Ray writes on the head node of a cluster that can grow."""
 
 _INIT_WARNINGS = (
     "Tip: In future versions of Ray, Ray will no longer override accelerator visible devices",
     r"os\.fork\(\) was called",
 )
-"""What starting Ray warns of: a change of its own defaults, and a fork that is followed by an exec at once."""
+"""Warnings during the start of Ray: a change of Ray's defaults, and a fork that is followed by an exec at once."""
 
 
 def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
@@ -140,13 +140,13 @@ def resource_bundles(config: AlgorithmConfig, *, main_process: bool = True) -> t
 
     Args:
         config: The algorithm's config.
-        main_process: Start with a bundle for the main process, even if it needs nothing, as a tuner wants it. Without
-            a tuner that process runs already.
+        main_process: Whether the first bundle is for the main process, even if it needs no resources, as a tuner
+            expects. Without a tuner, this process already runs.
 
     Returns:
-        ``(bundles, placement strategy)``: the main process, the env runners, the evaluation's, those that evaluate on
-        data, the learners or the aggregators of a local learner.
-        Actors that need nothing have no bundle.
+        ``(bundles, placement strategy)``. The bundles are in this order: main process, EnvRunners, evaluation
+        EnvRunners, offline evaluation, learners, aggregators of a local learner. Actors that need no resources have no
+        bundle.
     """
     bundles = [bundle_resources(config, role) for role in _processes(config)]
     bundles = [bundle for bundle in bundles if bundle]
@@ -346,8 +346,8 @@ class Placement(NamedTuple):
     Attributes:
         runners: Ray placement group of all EnvRunners; "SPREAD" spreads actors without a group; None leaves placing to
             Ray.
-        learners: Ray placement group whose last bundles are the learners', each with the aggregators of the learner; or
-            the aggregators' of a local learner.
+        learners: Ray placement group. Its last bundles are for the learners, each with its aggregators, or for the
+            aggregators of a local learner.
     """
 
     runners: Any = None

@@ -18,7 +18,7 @@ EPISODE_STATISTICS = (
     "episode_len_max",
     "episode_duration_sec_mean",
 )
-"""Over the last ``metrics_num_episodes_for_smoothing`` finished episodes."""
+"""Metrics of the last ``metrics_num_episodes_for_smoothing`` finished episodes."""
 
 ENV_RUNNERS = (
     *EPISODE_STATISTICS,
@@ -46,7 +46,7 @@ ENV_RUNNERS = (
     "env_to_module_sum_episodes_length_in",
     "env_to_module_sum_episodes_length_out",
 )
-"""What training and evaluation report of sampling."""
+"""Paths of the metrics of sampling, in training and evaluation."""
 
 _RATES = ("throughput_since_last_reduce", "throughput_since_last_restore")
 
@@ -60,7 +60,7 @@ MODULE = (
     "weights_seq_no",
     "diff_num_grad_updates_vs_sampler_policy",
 )
-"""What every learner reports of each module; `Learner.all_result_names` has the rest."""
+"""Paths of the metrics that every learner reports for each module; `Learner.all_result_names` lists the others."""
 
 ALL_MODULES = (
     "num_env_steps_trained",
@@ -77,7 +77,7 @@ ALL_MODULES = (
     "learner_connector_sum_episodes_length_in",
     "learner_connector_sum_episodes_length_out",
 )
-"""What a learner reports of all modules together."""
+"""Paths of the metrics that a learner reports for all modules together."""
 
 ROOT = (
     *(f"env_runners/num_env_steps_sampled_lifetime_throughput/{rate}" for rate in _RATES),
@@ -105,7 +105,7 @@ ROOT = (
     "perf/cpu_util_percent",
     "perf/ram_util_percent",
 )
-"""What else is a number."""
+"""Paths of the other standard numbers in a result."""
 
 EVALUATION = (
     "num_healthy_workers",
@@ -113,13 +113,13 @@ EVALUATION = (
     "num_env_runners_dropped_lifetime",
     "actor_manager_num_outstanding_async_reqs",
 )
-"""What an evaluation reports, besides its sampling."""
+"""Metrics of an evaluation, in addition to the metrics of its sampling."""
 
 NUM_STEPS_EVALUATED = "num_module_steps_sampled"
-"""What learners report of each module beside its loss on data that is held out."""
+"""Number of steps of held-out data on which learners computed the loss of a module."""
 
 NOT_NUMBERS = {"trial_id": "default", "date": "", "hostname": "", "node_ip": "", "done": False}
-"""Keys at the root that hold something else, with the value that they start from."""
+"""Top-level keys whose values are not numbers, with their initial values."""
 
 _OF_RUNNERS = frozenset(
     tuple(part for part in name.split("/") if not part.startswith("{"))
@@ -156,14 +156,14 @@ _OLD_KEYS = {
     "sampler_results": "env_runners",
     "info": "learners",
 }
-"""Key of RLlib's old results, or of other packages', -> path here."""
+"""Keys of RLlib's old results and of other packages: ``{key: path in results of this package}``."""
 
 _ABSENT = {
     "evaluation": "It comes with the first evaluation: config.evaluation(evaluation_interval=1), or algo.evaluate().",
     "custom_metrics": "metrics_logger.log_value(name, value) in a callback puts a number beside 'env_runners'.",
     "hist_stats": "algo.history has all iterations, as in algo.history['env_runners/episode_return_mean'].",
 }
-"""Key that results need not have -> what to do."""
+"""Keys that a result may lack: ``{key: advice}``."""
 
 
 def empty_result(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 NUM_SEEDS = 2**31 - 2**20
-"""Derived seeds are below: counting on from one, one up per environment, stays in int32, too."""
+"""Derived seeds are below this number, so that a seed plus the index of an environment is in the range of int32."""
 
 
 def derived_seed(stream: str, *numbers: int) -> int:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxrl_stack.utils.devices import num_joined_processes
 
 LARGEST_SHARE = 0.005
-"""Of the time that copies may take: an update of a small network takes hardly longer than a copy of its state."""
+"""Largest fraction of time for copies. An update of a small network takes hardly longer than a copy of its state."""
 
 
 class Snapshots:

@@ -34,7 +34,7 @@ _GOES_WITH = {
 
 _LOG_VALUE = "Use log_value(name, value)."
 FOREIGN_MEMBERS = dict.fromkeys(("log", "log_metric", "log_scalar", "add_scalar", "record", "logkv"), _LOG_VALUE)
-"""Members of other packages' loggers, and what to use here."""
+"""Methods of other packages' loggers: ``{name: advice for this logger}``."""
 
 
 class MetricsLogger:

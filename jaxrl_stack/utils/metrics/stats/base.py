@@ -26,7 +26,7 @@ class StatsBase(ABC):
     """
 
     stats_cls_identifier: str | None = None
-    """Names the class in checkpoints."""
+    """Name of the class in checkpoints."""
     setting_names: tuple[str, ...] = ("is_root", "is_leaf")
     """The constructor's arguments, each an attribute of the same name."""
     with_throughput = False
@@ -127,13 +127,13 @@ class ReportingStats(StatsBase):
     """Base class of the built-in statistics. It stores two sets of values: the values to display, and the values that
     were not yet reported to a parent logger.
 
-    `reduce(compile=False)` reports only what came in since the last `reduce`, so that a logger further up can
-    add up reports without counting a value twice, while a window here keeps its values. A root's report is a
-    snapshot of everything, as it is not merged.
+    `reduce(compile=False)` reports only the values since the last `reduce`, so that a parent logger can add up reports
+    without counting a value twice. A window keeps its values. The report of a root logger is a copy of everything,
+    because it is not merged.
     """
 
     value_names: tuple[str, ...] = ()
-    """What a state and a report hold besides the settings, each an attribute of this name with an underscore."""
+    """Names of the values in a state and a report; the value ``x`` is the attribute ``_x``."""
     _latest_merged: ReportingStats | None = None
 
     def __len__(self) -> int:

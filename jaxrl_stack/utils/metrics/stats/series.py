@@ -13,8 +13,8 @@ class SeriesStats(RecentStats):
     """Base class of statistics of several numbers, such as mean and maximum: of the last `window` numbers, or of all
     numbers since the last `reduce`.
 
-    A window lasts over intervals. Values that are NaN take their place in it, but do not enter the result
-    unless there is nothing else. Without a window only the result so far is kept, not the values.
+    `reduce` does not clear a window. NaN values take a place in the window, but do not enter the result. Without a
+    window, only the result so far is kept, not the values.
 
     Args:
         window: Number of values; None or infinity: all since the last `reduce`.
@@ -22,7 +22,7 @@ class SeriesStats(RecentStats):
 
     value_names = ("running", "count")
     value_of_nothing: float = float("nan")
-    """What `peek` shows if there are no values."""
+    """Value that `peek` returns if there are no values."""
 
     # Without a window: the result so far, and of how many values it is.
     _running: Any = None
