@@ -942,7 +942,7 @@ OTHER_PACKAGES = [
     case("result-part", lambda: RESULT["env_runners"]["episode_reward_mean"], KeyError, "result['env_runners'] has no", "'episode_reward_mean'", "result['env_runners']['episode_return_mean']"),
     case("result-evaluation", lambda: RESULT["evaluation"], KeyError, "The result", "'evaluation'", "evaluation(evaluation_interval=1)"),
     case("result-custom-metrics", lambda: RESULT["custom_metrics"], KeyError, "The result", "'custom_metrics'", "metrics_logger.log_value(name, value)"),
-    case("result-unlike-any", lambda: RESULT["zzzz"], KeyError, "The result", "'zzzz'", "There are ["),
+    case("result-unlike-any", lambda: RESULT["zzzz"], KeyError, "The result", "'zzzz'", "Its keys are ["),
 ]  # fmt: skip
 
 IMPORTS = {

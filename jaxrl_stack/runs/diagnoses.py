@@ -83,12 +83,12 @@ class Numbers:
         return values[np.isfinite(values)]
 
     def late(self, name: str) -> float:
-        """Median of the last fifth of a column of the run's table; NaN if the column has no finite values."""
+        """Median of the last fifth of a column of the run's table; NaN without finite values."""
         values = self.known(name)
         return float(np.median(values[-_share(len(values)) :])) if len(values) else math.nan
 
     def early(self, name: str) -> float:
-        """Median of the first fifth of a column of the run's table; NaN if the column has no finite values."""
+        """Median of the first fifth of a column of the run's table; NaN without finite values."""
         values = self.known(name)
         return float(np.median(values[: _share(len(values))])) if len(values) else math.nan
 

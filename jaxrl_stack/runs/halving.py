@@ -76,9 +76,9 @@ class Halving:
 
 
 def survivors(scores: np.ndarray, groups: Sequence[int], reduction_factor: float) -> list[int]:
-    """Selects the runs that continue after a rung (a comparison of successive halving). Runs of one group continue
-    together, such as the seeds of a setting. Of n groups, the best ``1 + floor((n - 1) / reduction_factor)`` continue,
-    and all groups with the same score as the worst of these.
+    """Selects the runs that continue after a rung (a comparison of successive halving). Runs are grouped, for example
+    all seeds of one setting, and a group continues as a whole. Of n groups, the best
+    ``1 + floor((n - 1) / reduction_factor)`` continue, and all groups with the same score as the worst of these.
 
     Tune keeps the same ones: those at or above the percentile ``100 * (1 - 1 / reduction_factor)``.
 

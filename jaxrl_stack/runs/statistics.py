@@ -68,7 +68,9 @@ class RunStatistics:
 
     @property
     def steps_per_second(self) -> float:
-        """Environment steps per second, over the iterations of the last seconds, without the time for compilation."""
+        """Environment steps per second, over the newest iterations of about five seconds, without the time for
+        compilation.
+        """
         return sum(steps for steps, _ in self._recent) / max(self._recent_seconds, 1e-9)
 
     @property

@@ -603,8 +603,8 @@ def in_bundle(group: Any, index: int) -> Any:
 
 @dataclasses.dataclass(slots=True)
 class RayLease:
-    """Lease of Ray, held while an object uses it. If this package started Ray, or connected it to a running cluster,
-    the release of the last lease calls ``ray.shutdown()``.
+    """Lease of Ray, held while an object uses it. If this package started Ray or connected to a running cluster, the
+    release of the last lease calls ``ray.shutdown()``.
 
     Attributes:
         node_id: Ray's node of the instance that this package initialised; None for the user's instance, and after

@@ -276,7 +276,7 @@ def no_number(key: str, result: Mapping[Any, Any]) -> str:
     """Error message for a path under which a result has no number, with similar paths."""
     keys = _paths_of_numbers(result)
     similar = _similar(key, keys)
-    hint = f"Near matches: {', '.join(map(repr, similar[:4]))}." if similar else f"There are {sorted(keys)}."
+    hint = f"Near matches: {', '.join(map(repr, similar[:4]))}." if similar else f"It has the numbers {sorted(keys)}."
     return f"The result has no number {key!r}. {hint}"
 
 
@@ -294,7 +294,7 @@ def no_key(key: Any, result: Mapping[Any, Any], parent: str = "") -> str:
     nested = {parent: result} if parent else result
     similar = _similar(f"{parent}/{key}" if parent else str(key), _paths_of_numbers(nested))
     if not similar:
-        return f"{subject} has no {key!r}. There are {list(result)}."
+        return f"{subject} has no {key!r}. Its keys are {list(result)}."
     read = "".join(f"[{part!r}]" for part in similar[0].split("/"))
     return f"{subject} has no {key!r}. Did you mean result{read}?"
 
