@@ -548,7 +548,7 @@ def test_numbers_that_own_code_may_report_are_not_refused():
         ([*TRAIN, "--set", "clip_param=wide"], "training(clip_param='wide'): must be a number at least 0"),
         ([*TRAIN, "--stop", '{"episode_reward_mean": 9}'], "Near matches: 'env_runners/episode_return_mean'"),
         ([*TRAIN, "--stop", '{"learners/default_policy/entrpy": 9}'], "'learners/default_policy/entropy'"),
-        ([*TRAIN, "--stop", '{"env_runners": 9}'], "This path contains a dict"),
+        ([*TRAIN, "--stop", '{"env_runners": 9}'], "The value of 'env_runners' is a dict"),
         ([*TRAIN, "--stop", "{475}"], "--stop '{475}' is not JSON"),
         ([*TRAIN, "--stop", "475"], "--stop '475' must be a JSON object"),
         ([*TRAIN, "--stop", '{"training_iteration": "9"}'], "'training_iteration' has the bound '9', which must be a"),

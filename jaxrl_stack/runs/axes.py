@@ -13,7 +13,9 @@ _SCALES = ("linear", "log", "symlog")
 _WINDOW = 3
 """Neighbours at each side that a value is compared with."""
 _MIN_POINTS = 20
-"""Minimum length of a curve that may have outliers. All values of shorter curves count."""
+"""Minimum number of points of a curve that may have outliers. The range of an axis contains all values of shorter
+curves.
+"""
 
 
 class AxisOptions(TypedDict, total=False):

@@ -18,8 +18,8 @@ _LATE = 0.2
 """Fraction of a run that "late" means, at its end, and "early", at its beginning."""
 _GRADIENT_NORM = "gradients_default_optimizer_global_norm"
 _MODULE_RETURNS = "env_runners/module_episode_returns_mean/"
-"""Prefix of the columns with the returns of each policy. With several policies, a diagnosis uses the column of its
-module.
+"""Prefix of the columns with the returns of each policy. With several policies, the diagnoses of a module use the
+column of this module.
 """
 _MIN_ITERATIONS = 5
 """Minimum number of iterations for diagnoses of learning."""
@@ -339,8 +339,8 @@ def values_run_away(numbers: Numbers) -> Said:
 
 @rule("hint", "Every gradient is cut off")
 def always_clipped(numbers: Numbers) -> Said:
-    """Diagnoses a gradient clip that applies to nearly all gradients, so that updates use only their direction, not
-    their norm.
+    """Diagnoses a gradient clip that applies to nearly all gradients, so that updates depend on the direction of the
+    gradients, but not on their norm.
     """
     usual, limit = numbers.late(_GRADIENT_NORM), numbers.setting("grad_clip")
     if not usual > 20.0 * limit:
@@ -399,7 +399,9 @@ def host_bound(numbers: Numbers) -> Said:
 
 @rule("hint", "The return is still rising")
 def still_rising(numbers: Numbers) -> Said:
-    """Diagnoses a return that still rises: in the last fifth of the run it grows, and exceeds all earlier values."""
+    """Diagnoses a return that still rises: it has grown over the last fifth of the run, and its last value exceeds all
+    values before this fifth.
+    """
     returns = numbers.known(RETURN)
     if len(returns) < 2 * _MIN_ITERATIONS or numbers.has_reached_goal:
         return None

@@ -80,7 +80,7 @@ def survivors(scores: np.ndarray, groups: Sequence[int], reduction_factor: float
     all seeds of one setting, and a group continues as a whole. Of n groups, the best
     ``1 + floor((n - 1) / reduction_factor)`` continue, and all groups with the same score as the worst of these.
 
-    Tune keeps the same ones: those at or above the percentile ``100 * (1 - 1 / reduction_factor)``.
+    Tune keeps the same groups: the groups at or above the percentile ``100 * (1 - 1 / reduction_factor)``.
 
     Args:
         scores: float ``[R]``, higher is better. Runs with NaN end if another group has a score.

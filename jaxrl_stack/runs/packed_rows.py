@@ -34,7 +34,8 @@ def unpacked(blocks: Sequence[np.ndarray], widths: Sequence[int], num_columns: i
 
     Args:
         blocks: Results of `packed`.
-        widths: Number of columns in each block: the first columns of the table. The others are NaN in its rows.
+        widths: Number of columns in each block: the first columns of the table. The other columns are NaN in the rows
+            of the block.
         num_columns, num_rows: Size of the table.
 
     Returns:

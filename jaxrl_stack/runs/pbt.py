@@ -102,7 +102,7 @@ def explore(
     Lists: a new draw with `PBT.resample_probability` or if the list lacks the value, else a shift to a neighbour.
     Others: a new draw with that probability, else the product with one of `PBT.perturbation_factors`. Integers are
     rounded; booleans only change by new draws. A product that the config does not accept is clipped to the bounds of
-    the search space. If the config does not accept this value either, or there are no bounds, the old value remains.
+    the search space. If the config does not accept the clipped value, or without bounds, the old value remains.
 
     Args:
         pbt: The arguments.

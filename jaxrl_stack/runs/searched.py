@@ -213,7 +213,7 @@ def _has_score(run: Run, search: Search) -> bool:
 
 
 def _require_scores(trained: Trained, search: Search) -> None:
-    """Raises ValueError if no run has a finite value of the metric, unless all runs diverged.
+    """Raises ValueError if some runs have not diverged, but none of these runs has a finite value of the metric.
 
     Raises:
         ValueError: Names the metric.
@@ -249,8 +249,8 @@ def _num_iterations(trained: Trained, place: int) -> int:
 
 class Trainer:
     """Trainer of a sweep's runs. Trains the runs of a wave (several combinations of settings) together, in one
-    population that restarts for each wave; if one program cannot train them, or with ``one_program=False``, one run
-    after the other.
+    population that restarts for each wave. Trains one run after the other with ``one_program=False``, or if the config
+    does not allow a population.
 
     Args:
         search: Arguments of the sweep.

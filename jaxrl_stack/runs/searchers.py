@@ -111,8 +111,9 @@ def prepared(
     if metric is None and other is not None:
         if mode not in (None, other.mode):
             raise ValueError(
-                f"{where}: search_alg has mode={mode!r} and no metric, so it uses the scheduler's metric, which has "
-                f"mode={other.mode!r} ({other.metric!r}). Set mode={other.mode!r} for search_alg, or set its metric."
+                f"{where}: search_alg has mode={mode!r} and no metric, so it uses the scheduler's metric "
+                f"{other.metric!r}, whose mode is {other.mode!r}. Set mode={other.mode!r} for search_alg, or give "
+                "search_alg a metric."
             )
         metric, mode = other
     metric, mode = metric or default, mode or "max"

@@ -1,4 +1,4 @@
-"""Training of a series, several runs with the same goal: together as members of populations, or one after the other."""
+"""Training of a series (several runs with the same goal): as members of populations, or one after the other."""
 
 from __future__ import annotations
 

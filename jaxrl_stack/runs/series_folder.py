@@ -374,7 +374,8 @@ def _read_run(path: Path, name: str, place: int) -> Run:
         file = _checkpoint(path, place).with_suffix(".json")
         raise ValueError(
             f"{path / name} has a finished run with missing or damaged files: {error} "
-            f"Restore the files from a copy, or delete {file}: the same call then trains its runs again."
+            f"Restore the files from a copy, or delete {file}: the same call then trains again all runs that this file "
+            "lists."
         ) from error
 
 

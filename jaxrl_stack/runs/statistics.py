@@ -68,8 +68,8 @@ class RunStatistics:
 
     @property
     def steps_per_second(self) -> float:
-        """Environment steps per second, over the newest iterations of about five seconds, without the time for
-        compilation.
+        """Environment steps per second, over the newest iterations, which together take about five seconds, without the
+        time for compilation.
         """
         return sum(steps for steps, _ in self._recent) / max(self._recent_seconds, 1e-9)
 

@@ -248,7 +248,7 @@ class StopCriteria:
                 raise StopError(f"{self.source}: {error.args[0]}") from error
             if not isinstance(value, numbers.Real):
                 raise StopError(
-                    f"{self.source}: {no_number(path, result)} This path contains a {type(value).__name__}."
+                    f"{self.source}: {no_number(path, result)} The value of {path!r} is a {type(value).__name__}."
                 )
             # What is not yet known, NaN, has not reached its bound.
             if reached is None and value >= target:

@@ -26,7 +26,7 @@ def member_axes(state: Any) -> Any:
         state: A pytree. States with the attribute may be anywhere in it.
 
     Returns:
-        Pytree of 0 and None, whose structure is a prefix of the state's.
+        Pytree of 0 and None. Its structure is a prefix of the state's structure.
     """
 
     def axes(node: Any) -> Any:

@@ -43,8 +43,8 @@ def tree_leaves(tree: Any) -> list[Any]:
 
 
 def _plain(tree: Any) -> Any:
-    """Converts the mappings in nested data to dicts, and its lists and tuples to tuples, so that JAX finds the same
-    structure in equal data of other types.
+    """Converts mappings in nested data to dicts, and lists to tuples, because JAX treats a list and a tuple, for
+    example, as different structures.
     """
     if isinstance(tree, Mapping):
         return {key: _plain(value) for key, value in tree.items()}
@@ -199,8 +199,8 @@ def one_hot(data: Any, struct: Any) -> Any:
         categories = values.reshape(*batch_shape, len(sizes)).astype(np.int64) - start.ravel()
         if values.dtype.kind not in "iu" or ((categories < 0) | (categories >= sizes)).any():
             raise ValueError(
-                f"Cannot one-hot encode {values!r}: not all are integers in the space {space}. Pass integers within "
-                "the space."
+                f"Cannot one-hot encode {values!r}: not all values are integers in the space {space}. Pass integers "
+                "within the space."
             )
         columns = categories + np.cumsum(sizes) - sizes
         encoded = np.zeros((*categories.shape[:-1], sizes.sum()), np.float32)

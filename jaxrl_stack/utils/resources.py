@@ -603,12 +603,12 @@ def in_bundle(group: Any, index: int) -> Any:
 
 @dataclasses.dataclass(slots=True)
 class RayLease:
-    """Lease of Ray, held while an object uses it. If this package started Ray or connected to a running cluster, the
+    """Lease of Ray, held while an object uses Ray. If this package started Ray or connected to a running cluster, the
     release of the last lease calls ``ray.shutdown()``.
 
     Attributes:
-        node_id: Ray's node of the instance that this package initialised; None for the user's instance, and after
-            `release`.
+        node_id: Id of the node of the Ray instance that this package initialised; None for the user's instance, and
+            after `release`.
     """
 
     node_id: str | None
@@ -667,7 +667,7 @@ _UNNEEDED = ("start_monitor", "start_api_server")
 def _without_unneeded_services() -> Iterator[None]:
     """Context manager in which a new local Ray starts without its autoscaler monitor and dashboard server. They take
     0.8 s of CPU to start and a second to stop. Ray has no setting for this: it waits for the dashboard server even with
-    ``include_dashboard=False``. Services that the installed Ray version lacks are skipped.
+    ``include_dashboard=False``. Methods in `_UNNEEDED` that the installed Ray version lacks are ignored.
     """
     node: Any = getattr(sys.modules.get("ray._private.node"), "Node", None)
     methods = {name: vars(node)[name] for name in _UNNEEDED if node is not None and name in vars(node)}

@@ -116,7 +116,7 @@ EVALUATION = (
 """Metrics of an evaluation, in addition to the metrics of its sampling."""
 
 NUM_STEPS_EVALUATED = "num_module_steps_sampled"
-"""Number of steps of held-out data on which learners computed the loss of a module."""
+"""Name of a metric: number of steps of held-out data on which learners computed the loss of a module."""
 
 NOT_NUMBERS = {"trial_id": "default", "date": "", "hostname": "", "node_ip": "", "done": False}
 """Top-level keys whose values are not numbers, with their initial values."""

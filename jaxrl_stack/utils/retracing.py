@@ -53,8 +53,8 @@ def _fresh_caches() -> contextlib.AbstractContextManager[None]:
 
 @functools.cache
 def _trace_number() -> Any:
-    """Returns JAX's user context. Inside of ``_trace_number()(1)``, JAX traces jitted functions again instead of using
-    cached traces. All calls return the same object, so that caches do not grow.
+    """Returns a user context of JAX. Inside of ``_trace_number()(1)``, JAX traces jitted functions again instead of
+    using cached traces. All calls return the same object, so that caches do not grow.
     """
     return jax.make_user_context(0)
 

@@ -134,9 +134,9 @@ def explain_traced_branches(view: TracedConfigView) -> Iterator[None]:
         raise TypeError(
             f"{location}: this Python code needs the value of an array, which exists only while the compiled program "
             f"runs:\n    {line}\n"
-            f"Probable cause: traced settings (arguments of the compiled program): {listed}, read "
-            f"{'on this line' if on_line else 'earlier (latest first)'}. Use jnp.where(...), or compile one program "
-            f"for each value of the setting: config.experimental(_static_settings=[{first!r}])."
+            f"Probable cause: {listed}, read {'on this line' if on_line else 'earlier (latest first)'}. Traced "
+            f"settings such as {first!r} are arguments of the compiled program. Use jnp.where(...), or compile one "
+            f"program for each value of the setting: config.experimental(_static_settings=[{first!r}])."
         ) from error
     except AttributeError as error:
         if sentence := remedy(error):

@@ -214,7 +214,7 @@ def test_damaged_foreign_and_taken_files_are_named(tmp_path):
         file.write_text(text)
         with pytest.raises(ValueError, match=r"benchmark.json is damaged, or was not written .* Move the file away"):
             run_benchmark(**given, results_dir=tmp_path)
-        with pytest.raises(ValueError, match=r"benchmark.json: is damaged"):
+        with pytest.raises(ValueError, match=r"benchmark.json is damaged"):
             Benchmark.read(tmp_path)
     with pytest.raises(ValueError, match=r"results_dir='.*benchmark.json'\): is a file. Name a folder"):
         run_benchmark(**given, results_dir=file)
@@ -345,7 +345,7 @@ def test_damaged_files_of_a_series_are_named_with_the_remedy(tmp_path):
     folder = series_folder(tmp_path)
     folder.write_content()
     file = write_wave(tmp_path, 1, is_finished=True)
-    with pytest.raises(ValueError, match=r"seed_1 has a finished run with missing .* delete .*0001.json to"):
+    with pytest.raises(ValueError, match=r"seed_1 has a finished run with missing .* delete .*0001.json: the"):
         folder.finished()
     file.write_text("")
     with pytest.raises(ValueError, match=r"0001.json is damaged: .* Delete .*0001.json and .*0001: the same call then"):

@@ -362,8 +362,8 @@ class MetricsLogger:
             if default is not None:
                 return default
             raise KeyError(
-                f"No metric {key!r} was logged. The top level has {sorted(self.stats)}. Pass one of these keys or a "
-                "path below, or pass a default."
+                f"No metric {key!r} was logged. The top level has {sorted(self.stats)}. Pass one of these keys, a "
+                "path below one of them, or a default."
             )
         if isinstance(found, StatsBase):
             if not throughput:

@@ -133,7 +133,7 @@ class ReportingStats(StatsBase):
     """
 
     value_names: tuple[str, ...] = ()
-    """Names of the values in a state and a report; the value ``x`` is the attribute ``_x``."""
+    """Names of the values in a state and a report, in addition to the settings; value ``x`` is in attribute ``_x``."""
     _latest_merged: ReportingStats | None = None
 
     def __len__(self) -> int:

@@ -10,11 +10,11 @@ from jaxrl_stack.utils.metrics.stats.item_series import RecentStats
 
 
 class SeriesStats(RecentStats):
-    """Base class of statistics of several numbers, such as mean and maximum: of the last `window` numbers, or of all
-    numbers since the last `reduce`.
+    """Base class of statistics, such as mean and maximum, of the last `window` numbers, or of all numbers since the
+    last `reduce`.
 
-    `reduce` does not clear a window. NaN values take a place in the window, but do not enter the result. Without a
-    window, only the result so far is kept, not the values.
+    `reduce` does not clear a window. NaN values take a place in the window, but do not enter the result; if all values
+    are NaN, the result is `value_of_nothing`. Without a window, only the result so far is kept, not the values.
 
     Args:
         window: Number of values; None or infinity: all since the last `reduce`.
@@ -22,7 +22,7 @@ class SeriesStats(RecentStats):
 
     value_names = ("running", "count")
     value_of_nothing: float = float("nan")
-    """Value that `peek` returns if there are no values."""
+    """Value that `peek` returns if there are no values, or only NaN."""
 
     # Without a window: the result so far, and of how many values it is.
     _running: Any = None
