@@ -31,7 +31,7 @@ from jaxrl_stack.algorithms.fluent_methods import fluent_method
 from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.observation_key_settings import kept_observation_keys
 from jaxrl_stack.algorithms.policy_spaces import SpacesById
-from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_class, tuned_settings
+from jaxrl_stack.algorithms.registry import ALGORITHMS, tuned_settings
 from jaxrl_stack.algorithms.result_names import known_result
 from jaxrl_stack.algorithms.setting_checks import Check
 from jaxrl_stack.algorithms.setting_values import DefaultNumber, as_dict, copy_value, is_record, is_search_space, same
@@ -93,7 +93,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     `_defaults`, or does both in its ``__init__`` by plain assignment.
 
     Args:
-        algo_class: The Algorithm class that `build_algo` makes, or its name in the registry.
+        algo_class: The Algorithm class that `build_algo` makes, or its name in the registry, which is replaced by the
+            class.
     """
 
     # Values of settings are in the __dict__.
@@ -121,7 +122,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     def __init__(self, algo_class: type | str | None = None):
         self._hold(Settings(type(self), vars(self)))
         self._settings.set_defaults()
-        vars(self)["algo_class"] = algo_class or (get_algorithm_class(self._algorithm) if self._algorithm else None)
+        self.algo_class = algo_class or self._algorithm or None
 
     def _hold(self, settings: Settings) -> None:
         """Initializes this object as a config with the given settings and empty caches."""
@@ -441,9 +442,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     @property
     def is_online(self) -> bool:
         """Whether training samples from an environment."""
-        algo_class = get_algorithm_class(self.algo_class) if isinstance(self.algo_class, str) else self.algo_class
-        # Whatever builds from a config may stand there.
-        step_class = getattr(algo_class, "training_step_class", None)
+        # `algo_class` may be any object that builds from a config.
+        step_class = getattr(self.algo_class, "training_step_class", None)
         return self._is_online and (step_class is None or step_class.needs_env)
 
     @property

@@ -29,7 +29,7 @@ from jaxrl_stack.algorithms.fluent_methods import fluent_method
 from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.observation_key_settings import kept_observation_keys
 from jaxrl_stack.algorithms.policy_spaces import SpacesById
-from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_class, tuned_settings
+from jaxrl_stack.algorithms.registry import ALGORITHMS, tuned_settings
 from jaxrl_stack.algorithms.result_names import known_result
 from jaxrl_stack.algorithms.setting_checks import Check
 from jaxrl_stack.algorithms.setting_values import DefaultNumber, as_dict, copy_value, is_record, is_search_space, same

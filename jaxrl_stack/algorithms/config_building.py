@@ -17,7 +17,6 @@ from jaxrl_stack.algorithms.action_mask_settings import any_module_honours_masks
 from jaxrl_stack.algorithms.connector_functions import connectors_for_agents, num_positional_arguments
 from jaxrl_stack.algorithms.model_settings import settings_of_module
 from jaxrl_stack.algorithms.policy_spaces import SpacesById, spaces_without_agent, with_policies_of
-from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.algorithms.setting_values import copy_value
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.checkpoints.plain_data import Encoder
@@ -333,8 +332,6 @@ def _check_sampled_steps(config: AlgorithmConfig, names: list[str]) -> None:
     `clip_rewards` changes the rewards before the connectors run.
     """
     algo_class = config.algo_class if names else None
-    if isinstance(algo_class, str):
-        algo_class = get_algorithm_class(algo_class)
     if algo_class is not None and algo_class.training_step_class.uses_replay:
         raise ValueError(
             f"Learner connector(s) {names} need every step once, in the sampled order, but {algo_class.__name__} "
@@ -396,8 +393,6 @@ def for_checkpoints(config: _Config, pipelines: Iterable[ConnectorPipelineV2]) -
 def build_algo(config: AlgorithmConfig, env: Any, use_copy: bool) -> Algorithm:
     """Builds the algorithm from a validated copy of the config; with ``use_copy=False`` from the config itself."""
     algo_class = config.algo_class
-    if isinstance(algo_class, str):
-        algo_class = get_algorithm_class(algo_class)
     if algo_class is None:
         raise ValueError(
             f"{type(config).__name__}() has no algorithm to build. Use an algorithm's config, such as PPOConfig(), or "

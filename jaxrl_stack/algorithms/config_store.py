@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxrl_stack.algorithms.model_settings import given_settings
+from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.algorithms.setting_values import DefaultNumber, as_dict, copy_value, is_record, is_search_space, same
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
@@ -209,7 +210,8 @@ class Settings:
         """Sets a setting by attribute or dict key; returns False if no setting has this name."""
         setting = self.declarations.find(name)
         if setting is None and (name in INTERNAL_DEFAULTS or name in self.own_names):
-            self.values[name] = value
+            is_algorithm_name = name == "algo_class" and isinstance(value, str)
+            self.values[name] = get_algorithm_class(value) if is_algorithm_name else value
             if name in self.own_names and self.is_constructed:
                 self.explicitly_set.add(name)
             return True

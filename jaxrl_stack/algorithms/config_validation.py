@@ -17,7 +17,6 @@ from jaxrl_stack.algorithms.base_settings import BASE_SETTINGS, default_policy_m
 from jaxrl_stack.algorithms.config_store import KEY_TRANSLATIONS
 from jaxrl_stack.algorithms.model_settings import problem_with_model_config
 from jaxrl_stack.algorithms.observation_key_settings import check_observation_key_settings
-from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.algorithms.setting_values import as_dict, is_search_space, same
 from jaxrl_stack.algorithms.settings import DATA
 from jaxrl_stack.algorithms.settings_display import short
@@ -292,7 +291,7 @@ def _validate_several_agents(config: AlgorithmConfig) -> None:
     combines JAX environments with learner actors.
     """
     called = f"multi_agent(policies={sorted(config._policy_ids())})"
-    algo_class = get_algorithm_class(config.algo_class) if isinstance(config.algo_class, str) else config.algo_class
+    algo_class = config.algo_class
     step_class = getattr(algo_class, "training_step_class", None)
     if step_class is not None and not step_class.trains_several_agents:
         raise NotImplementedError(
@@ -339,7 +338,7 @@ def _validate_opponents(config: AlgorithmConfig) -> None:
             f"{called} needs a MultiAgentJaxEnv, and {short(config.env)} is a host environment. Use a JAX environment, "
             f"or callbacks(SelfPlayCallback)."
         )
-    algo_class = get_algorithm_class(config.algo_class) if isinstance(config.algo_class, str) else config.algo_class
+    algo_class = config.algo_class
     step_class = getattr(algo_class, "training_step_class", None)
     if step_class is not None and step_class.uses_replay:
         config._value_error(f"{called}: {algo_class.__name__} learns from replay. Use PPO, IMPALA, APPO or PQN.")

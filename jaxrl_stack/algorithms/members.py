@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.algorithms.setting_values import is_search_space, same
 from jaxrl_stack.callbacks.callbacks import HOOKS
 from jaxrl_stack.callbacks.utils import CallbackList
@@ -83,7 +82,7 @@ def why_not_together(config: AlgorithmConfig) -> str | None:
     Args:
         config: A validated config.
     """
-    algo_class = get_algorithm_class(config.algo_class) if isinstance(config.algo_class, str) else config.algo_class
+    algo_class = config.algo_class
     step_class = algo_class.training_step_class.for_config(config)
     has_evaluation = bool(config.evaluation_interval)
     evaluation = config.get_evaluation_config_object() if has_evaluation else None

@@ -363,5 +363,4 @@ def python_experiment(path: pathlib.Path, option: str | None = None) -> tuple[Al
 
 def algo_name(config: AlgorithmConfig) -> str:
     """Name of the algorithm that a config builds."""
-    algo_class = config.algo_class
-    return algo_class if isinstance(algo_class, str) else algo_class.__name__
+    return config.algo_class.__name__

@@ -200,7 +200,7 @@ def _tuner_call(
     ``space`` and ``scheduler`` contain the arguments of the sweep.
     """
     config = trials[0].base
-    algo = config.algo_class if isinstance(config.algo_class, str) else config.algo_class.__name__
+    algo = config.algo_class.__name__
     lists = {name: list(dict.fromkeys(trial.settings[name] for trial in trials)) for name in space}
     lists = {name: values for name, values in lists.items() if not is_sampled(space[name])}
     if not isinstance(schedule, PBT) and len(seeds := list(dict.fromkeys(trial.seed for trial in trials))) > 1:

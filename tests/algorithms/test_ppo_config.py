@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.algorithms import _stubs
+from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.appo import APPOConfig
+from jaxrl_stack.algorithms.impala import IMPALAConfig
 from jaxrl_stack.algorithms.marwil import MARWILConfig
-from jaxrl_stack.algorithms.ppo import PPOConfig, ppo, ppo_learner
+from jaxrl_stack.algorithms.ppo import PPO, PPOConfig, ppo, ppo_learner
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.algorithms.registry import get_algorithm_config_class
@@ -208,7 +210,13 @@ def test_registry():
     with pytest.raises(ValueError, match=r"Did you mean 'PPO'.*Available: .*PPO"):
         get_algorithm_config_class("ppo")
     with pytest.raises(ValueError, match="There is no DDPG here"):
-        PPOConfig(algo_class="DDPG").build_algo(env="gymnax/CartPole-v1")
+        PPOConfig(algo_class="DDPG")
+
+
+def test_the_name_of_an_algorithm_becomes_its_class():
+    assert AlgorithmConfig(algo_class="PPO").algo_class is PPO
+    with pytest.raises(ValueError, match="IMPALA has no other estimator"):
+        IMPALAConfig(algo_class="IMPALA").training(vtrace=False).validate()
 
 
 def test_build_is_the_old_name_of_build_algo():
