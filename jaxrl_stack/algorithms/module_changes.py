@@ -341,9 +341,10 @@ def _with_known_spaces(spec: RLModuleSpec, spaces: Mapping[str, tuple[gym.Space,
         own = [pair[i] for pair in spaces.values()]
         if getattr(spec, name) is None:
             if not own or any(difference(one, own[0]) is not None for one in own):
+                reason = f"the policies have different {name}s: {own}" if own else "no policy has agents"
                 raise ValueError(
-                    f"add_module(module_spec=RLModuleSpec({name}=None)): {name} is required, because the policies have "
-                    f"different {name}s: {own}. Set {name}, or use RLModuleSpec.from_module(another module)."
+                    f"add_module(module_spec=RLModuleSpec({name}=None)): {name} is required, because {reason}. Set "
+                    f"{name}, or use RLModuleSpec.from_module(another module)."
                 )
             setattr(spec, name, own[0])
     return spec

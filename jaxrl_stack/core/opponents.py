@@ -125,12 +125,12 @@ class Snapshots:
         num_self_play = self._num_self_play(each)
         if num_self_play is None:
             fitting = self._fitting(each)
+            use = "" if fitting is None else f"num_envs_per_env_runner={fitting * num_devices}, or "
             raise ValueError(
                 f"Snapshots(size={self.size}, share_of_self_play={self.share_of_self_play}) does not fit the {each} "
                 f"environments of each device (num_envs_per_env_runner={num_envs} on {num_devices} device(s)): "
                 f"self-play needs {self.share_of_self_play * each:g} of them, which must be a whole number, and the "
-                f"rest must be a multiple of size.\nUse num_envs_per_env_runner={fitting * num_devices}, or another "
-                "size or share_of_self_play."
+                f"rest must be a multiple of size.\nUse {use}another size or share_of_self_play."
             )
         return num_self_play, (each - num_self_play) // self.size
 
@@ -142,12 +142,13 @@ class Snapshots:
         is_whole = abs(number - round(number)) <= 1e-6
         return round(number) if is_whole and not (each - round(number)) % self.size else None
 
-    def _fitting(self, each: int) -> int:
+    def _fitting(self, each: int) -> int | None:
         """Returns the smallest number of environments per device, above `each`, that divides into self-play
-        environments and `size` equal blocks (a block plays against one snapshot).
+        environments and `size` equal blocks (a block plays against one snapshot). None if no number up to
+        ``each + 100 * size`` does.
         """
         numbers = range(each + 1, each + 100 * self.size + 1)
-        return next((number for number in numbers if self._num_self_play(number) is not None), 100 * self.size)
+        return next((number for number in numbers if self._num_self_play(number) is not None), None)
 
 
 def draw_probabilities(draw: str, records: Sequence[SnapshotRecord]) -> np.ndarray:

@@ -370,9 +370,11 @@ class GymnaxEnv(AutoResetJaxEnv):
 
     def step(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
         outcome = self.env.step(key, state, action, params)
-        if len(outcome) != 6 or "final_observation" not in outcome[-1]:
+        info = outcome[-1]
+        if len(outcome) != 6 or not isinstance(info, Mapping) or "final_observation" not in info:
+            found = f"info keys {sorted(info)}" if isinstance(info, Mapping) else f"a {type(info).__name__} as info"
             raise ValueError(
-                f"{self.name}.step returned {len(outcome)} values with info keys {sorted(outcome[-1])}, but gymnax "
+                f"{self.name}.step returned {len(outcome)} values with {found}, but gymnax "
                 "1.0 returns (obs, state, reward, terminated, truncated, info) with info['final_observation']. Port "
                 "the environment to gymnax 1.0, or write it as a JaxEnv."
             )

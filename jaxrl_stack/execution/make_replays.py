@@ -67,7 +67,7 @@ def drawn_memory(facts: Facts, forms: Mapping[str, DrawForm], numbers: Mapping[s
 
 def split_batch(config: OffPolicyConfig, num_shares: int) -> tuple[int, int]:
     """Returns the numbers of sampled rows and of recorded rows in a train batch, each a multiple of the number of
-    devices.
+    devices or learner actors that share it.
 
     Raises:
         ValueError: If one of them would be empty.
@@ -78,8 +78,8 @@ def split_batch(config: OffPolicyConfig, num_shares: int) -> tuple[int, int]:
     if not 0 < recorded < total:
         raise ValueError(
             f"training(recorded_share={share}) gives {recorded} recorded rows of {total} in a train batch (rounded to "
-            f"a multiple of the {num_shares} devices), but a batch needs both recorded and sampled rows. Raise "
-            f"train_batch_size_per_learner={config.train_batch_size_per_learner}, or leave recorded_share out."
+            f"a multiple of the {num_shares} devices or learners), but a batch needs both recorded and sampled rows. "
+            f"Raise train_batch_size_per_learner={config.train_batch_size_per_learner}, or leave recorded_share out."
         )
     return total - recorded, recorded
 

@@ -185,10 +185,11 @@ class Timeline(BaseTimeline[RecordedIteration]):
 
     def __init__(self, directory: Path, history: History):
         self.directory = directory
-        if len(history) and not (CALLS in history and "training_iteration" in history):
+        missing = [name for name in ("training_iteration", CALLS) if name not in history]
+        if len(history) and missing:
             raise NotRecomputableError(
-                f"{directory}: the run's table has no column {CALLS!r}, so its iterations cannot be repeated. Train "
-                "again."
+                f"{directory}: the run's table has no column {missing[0]!r}, so its iterations cannot be repeated. "
+                "Train again."
             )
         self.commands = read_commands(directory)
         pairs = zip(history["training_iteration"], history[CALLS], strict=True) if len(history) else ()

@@ -445,6 +445,9 @@ def test_other_algorithms_train_against_snapshots(config):
 def test_sizes_that_do_not_divide_are_named():
     with pytest.raises(ValueError, match=r"size=3, share_of_self_play=0.5.*8 environments.*num_envs_per_env_runner=8"):
         config_of(size=3).build_algo()
+    # No number of environments up to 100 times the size gives whole shares: none is proposed.
+    with pytest.raises(ValueError, match=r"\nUse another size or share_of_self_play"):
+        Snapshots(of="main", size=3, share_of_self_play=0.12345).sizes(8, 1)
 
 
 def test_a_draw_outside_of_the_stack_is_refused():
