@@ -610,7 +610,10 @@ def test_numbers_that_own_code_may_report_are_not_refused():
             ["sweep", *TRAIN[1:], "--set", "model_config.a=1,2", "--num-iterations", "1"],
             "List whole dicts: model_config={...}",
         ),
-        (["sweep", *TRAIN[1:], "--set", "lr=1,2", "--num-iterations", "1", "--out", "x.doc"], "--out: x.doc"),
+        (
+            ["sweep", *TRAIN[1:], "--set", "lr=1,2", "--num-iterations", "1", "--out", "x.doc"],
+            "--out: The file name x.doc must end in",
+        ),
         (["evaluate", "nowhere"], "CHECKPOINT nowhere: "),
         (
             ["evaluate", "nowhere", "--gamma", "0.9"],

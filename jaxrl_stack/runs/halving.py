@@ -52,7 +52,7 @@ class Halving:
                 raise ValueError(f"Halving({name}={value!r}): must be above {low}. Set {remedy}.")
         if not math.isfinite(self.max_t):
             raise ValueError(
-                f"Halving(max_t={self.max_t!r}): must be finite. Set the time at which runs end, such as max_t=100."
+                f"Halving(max_t={self.max_t!r}): must be finite. Set max_t=100, for example: runs end at this time."
             )
 
     @property

@@ -280,11 +280,17 @@ class Learner(Checkpointable):
             return
         if not self.rl_module_is_compatible(module):
             apis = self.rl_module_required_apis()
-            needed = [api.__name__ for api in apis]
+            name, needed = type(module).__name__, ", ".join(api.__name__ for api in apis)
+            if not apis:
+                raise ValueError(
+                    f"{type(self).__name__}.rl_module_is_compatible() is False for module {module_id!r}, a {name}. "
+                    "Use another module class."
+                )
             methods = ", ".join(sorted(f"{method}()" for api in apis for method in api.__abstractmethods__))
             raise ValueError(
-                f"{type(self).__name__} needs modules that implement {needed}; module {module_id!r} is a "
-                f"{type(module).__name__} and does not. Derive it from these classes and implement {methods}."
+                f"{type(self).__name__} needs a module with the methods of {needed}, but module {module_id!r}, a "
+                f"{name}, lacks them.\nWrite class {name}(RLModule, {needed}) with {methods}; "
+                f"help(jaxrl_stack.core.rl_module.apis.{apis[0].__name__}) describes them."
             )
         if module.is_stateful() and not self.learns_from_sequences:
             raise NotImplementedError(
