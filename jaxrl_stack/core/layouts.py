@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Static description of a `Block`'s columns: recurrent chunks, stacked frames, masks, and the number of agents
-    whose rows of an env step are always in the same minibatch.
+    """Static description of the columns of a module's steps, for example in a `Block`: recurrent chunks, stacked
+    frames, masks, and agents. If `num_agents` > 1, a minibatch contains the rows of all these agents for an env step,
+    or none of them.
 
     Attributes:
         chunk_length: ``L``, number of steps of a chunk. If it is set, ``STATE_IN`` ``[ceil(T / L), B, ...]`` has the
@@ -175,8 +176,8 @@ def layout_of_block(module: RLModule, columns: Mapping[str, Any], num_steps: int
 
 
 def layout_for_replay(module: RLModule, *, num_frames: int = 1) -> Layout:
-    """Returns the `Layout` (static description of the columns) of a module's steps in a replay buffer, which stores the
-    recurrent state before every step.
+    """Returns the `Layout` (static description of the columns) of a module's steps in a replay buffer. If the
+    module is recurrent, the buffer stores the recurrent state before every step.
 
     Args:
         module: Module of the blocks.

@@ -59,7 +59,7 @@ class RowForm:
         return num_steps * num_columns // self.rows_per_item
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Returns the columns of drawn items in the shapes that losses receive; single steps ``[m, ...]`` stay
+        """Returns the columns of m drawn items in the shapes that losses receive; single steps ``[m, ...]`` stay
         unchanged.
         """
         return items
@@ -71,7 +71,7 @@ class RowForm:
         return items
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """Returns a ``LOSS_MASK`` ``[m]`` that is True everywhere, for the columns of a minibatch of m steps."""
+        """Returns an all-True ``LOSS_MASK``, ``[m]``, for the columns of a minibatch of m steps."""
         return jnp.ones(len(jax.tree.leaves(columns)[0]), bool)
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -124,8 +124,8 @@ class EnvStepForm(RowForm):
         return self._by_kind(columns, own, lambda x: x[:, : x.shape[1] // self.num_agents])
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Returns the columns of drawn items in the shapes that losses receive: env steps ``[m, A, ...]`` become rows
-        ``[m * A, ...]``, with the agents of an env step adjacent. Shared observations stay ``[m, ...]``.
+        """Returns the columns of m drawn items in the shapes that losses receive: env steps ``[m, A, ...]`` of A agents
+        become rows ``[m * A, ...]``, with the agents of an env step adjacent. Shared observations stay ``[m, ...]``.
         """
         return self._by_kind(items, lambda x: x.reshape(-1, *x.shape[2:]), lambda x: x)
 
@@ -136,17 +136,17 @@ class EnvStepForm(RowForm):
         return self._by_kind(items, lambda x: x[jnp.arange(len(step)), step], lambda x: x)
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """Returns a ``LOSS_MASK`` ``[m * A]`` that is True everywhere, for the columns of a minibatch of m env steps in
-        the shapes that losses receive. The longest first axis gives the size, because observations shared by agents
-        have only m entries.
+        """Returns an all-True ``LOSS_MASK``, ``[m * A]``, for the columns of a minibatch of m env steps of A agents,
+        in the shapes that losses receive. The longest array gives the size, because shared observations have only m
+        entries.
         """
         return jnp.ones(max(map(len, jax.tree.leaves(columns))), bool)
 
     def _by_kind(
         self, columns: Mapping[str, Any], own: Callable[[Any], Any], of_all: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        """Applies `own` to the arrays of a minibatch or block with one entry per agent, and `of_all` to the
-        observations that agents share.
+        """Applies one of two functions to each array of a minibatch or block: `of_all` to observations that all agents
+        share, `own` to arrays with one entry per agent.
         """
         out = {}
         for name, column in columns.items():
@@ -177,7 +177,7 @@ class ChunkForm:
 
     @property
     def step_axes(self) -> tuple[int, ...]:
-        """Shape of the mask of one item (a chunk, the unit that minibatches draw): ``(L,)``."""
+        """Shape of the mask of one item (a chunk of L steps, the unit that minibatches draw): ``(L,)``."""
         return (self.length,)
 
     def num_items(self, num_steps: int, num_columns: int) -> int:
@@ -187,8 +187,8 @@ class ChunkForm:
         return -(-num_steps // self.length) * num_columns
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Returns the columns of drawn items in the shapes that losses receive; chunks ``[m, L, ...]`` stay
-        unchanged.
+        """Returns the columns of m drawn items in the shapes that losses receive; chunks ``[m, L, ...]`` of L steps
+        stay unchanged.
         """
         return items
 
@@ -204,12 +204,12 @@ class ChunkForm:
         }
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """Returns a ``LOSS_MASK`` ``[m, L]`` that is True everywhere, for the columns of a minibatch of m chunks."""
+        """Returns an all-True ``LOSS_MASK``, ``[m, L]``, for the columns of a minibatch of m chunks of L steps."""
         return jnp.ones(self._leading_axes(columns), bool)
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Calls `module.forward_train` on the steps of all chunks as rows ``[m * L, ...]``; returns the chunks' columns
-        and the outputs ``[m, L, ...]``.
+        """Calls `module.forward_train` on m chunks of L steps, flattened to rows ``[m * L, ...]``; returns the
+        minibatch's columns and the module's outputs, both ``[m, L, ...]``.
         """
         rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns)
         return columns, self._in_chunks(dict(module.forward_train(rows)), columns, num_axes=1)
@@ -391,15 +391,15 @@ class Items:
 
     @property
     def batch(self) -> dict[str, Any]:
-        """Columns of this module ``[1, S * N, ...]``, the S shuffle shards one after another, as Learner hooks such as
-        `pre_update` receive them.
+        """Columns of this module for Learner hooks such as `pre_update`: ``[1, S * N, ...]``, the N items of each of
+        the S shuffle shards, one shard after another.
         """
         return jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), self.columns)
 
     @property
     def batch_of_devices(self) -> dict[str, Any]:
-        """Columns of this module on every device, ``[D, 1, S * N, ...]``, as Learner hooks receive them; for items that
-        were built on the host.
+        """Columns of this module on D devices for Learner hooks: ``[D, 1, S * N, ...]``, S shuffle shards of N items on
+        each device. Works only for items that were built on the host, whose columns begin with the device axis.
         """
         return jax.tree.map(lambda x: x.reshape(len(x), 1, -1, *x.shape[3:]), self.columns)
 
@@ -411,9 +411,10 @@ class Items:
         return jax.eval_shape(self.form.shown, items)
 
     def counted(self) -> ValidItems:
-        """Returns the indices of the items (steps, chunks or env steps) with at least one valid step. The padding of
-        chunks is not valid; items without a mask are all valid. If the block of any module has masks, the update counts
-        the trained rows of all modules, and calls this method for each module.
+        """Returns the indices of the items (steps, chunks or env steps) with at least one valid step. Items without a
+        mask are all valid; the padding of chunks is not valid.
+
+        If the block of any module has masks, the update calls this method for every module, to count the trained rows.
         """
         if self.valid is not None:
             return self.valid
@@ -537,7 +538,7 @@ def _taken(shard: jax.Array, index: jax.Array) -> jax.Array:
 
 def _shapes_of(column: Any, number: int) -> Any:
     """Returns the shapes and dtypes (`jax.ShapeDtypeStruct`) of `number` entries drawn from a column ``[S, N, ...]`` (S
-    shuffle shards of N entries), or from `FrameRows` as frame-stacked observations.
+    shuffle shards of N entries). If the column is a `FrameRows`, the entries are frame-stacked observations.
     """
     if isinstance(column, FrameRows):
         one_of_each_shard = jax.ShapeDtypeStruct((len(column.counts), 1), jnp.uint32)
