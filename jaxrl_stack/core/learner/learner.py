@@ -1036,8 +1036,8 @@ class Learner(Checkpointable):
         return trace is None or not any(batch[Columns.LOSS_MASK] is known for known in trace.full_masks)
 
     def gradients_of(self, losses: dict[ModuleID, Any], linearized: LinearizedLosses) -> ParamDict:
-        """Computes the gradients of the losses: scalar losses are summed; the loss of one optimizer is differentiated
-        only for the parameters of that optimizer.
+        """Computes the gradients of the losses. Scalar losses of modules are summed. If a module has one loss per
+        optimizer, each of these losses is differentiated only for the parameters of its optimizer.
 
         Args:
             losses: ``{module_id: scalar or {optimizer_name: scalar}}``.
@@ -1306,8 +1306,8 @@ class Learner(Checkpointable):
         return rows
 
     def row_results(self, num_updates: int = 1) -> dict[str, Any]:
-        """Returns metrics and counters of this learner's last update, such as a call of `update_rows`, in the form of
-        `update`'s result.
+        """Returns metrics and counters of this learner's last update, in the form of `update`'s result. Call it after
+        `update_rows`, which does not return them.
 
         Args:
             num_updates: Number of updates that the counters "trained" cover.
@@ -1393,8 +1393,8 @@ class Learner(Checkpointable):
         return form_of_block(module, block.known_layout, num_steps, needs_time=self.loss_needs_time)
 
     def forms_of_blocks(self, num_steps: int) -> dict[ModuleID, Form]:
-        """Returns, for each module, the array shapes of minibatches drawn from `num_steps` sampled steps without masks:
-        single steps, chunks, or chunks with an initial recurrent state.
+        """Returns, for each module, the array shapes of minibatches drawn from a block of `num_steps` steps without
+        masks. Minibatches contain single steps, chunks, or chunks with an initial recurrent state.
         """
         return {
             mid: form_of_block(module, layout_of(module, num_steps), num_steps, needs_time=self.loss_needs_time)
@@ -1484,8 +1484,8 @@ class Learner(Checkpointable):
         return self._result()
 
     def _leaves_all_out(self, sizes: dict[str, int], batch: Any) -> bool:
-        """Whether ``policies_to_train`` excludes all modules; all joined learners must give the same answer, see
-        `UpdatePrograms.sizes_of_all_learners`.
+        """Whether ``policies_to_train`` excludes all modules. If so, `UpdatePrograms.sizes_of_all_learners` raises an
+        error if another learner of a joint update trains a module.
         """
         if not self.pure_update.trains_nothing:
             return False
@@ -1605,8 +1605,8 @@ class Learner(Checkpointable):
         learned: Mapping[MetricKey, Any],
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[ModuleID, int]:
-        """If rows are masked, counts the steps on which the updates of an on-device program have trained each module,
-        and adds these numbers to the lifetime counters; otherwise does nothing. Arguments as in `training_counts`.
+        """Updates the lifetime counters after an on-device program with masked rows: adds the number of steps on which
+        the program has trained each module. Without masked rows, does nothing. Arguments as in `training_counts`.
 
         Returns:
             ``{module_id: number of steps}`` of these updates, also added to `steps_trained`. {} if no rows are masked:

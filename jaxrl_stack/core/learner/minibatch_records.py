@@ -59,8 +59,8 @@ class Recorder:
 
 
 class MinibatchRecords:
-    """Function that records one gradient step (metrics, gradient norms, rows with the largest losses) while the update
-    is traced.
+    """Function that returns the debugging record of one gradient step, as arrays of the traced update: metrics, norms
+    of gradients and parameters, and the rows with the largest losses.
 
     The loss of a row is the row's contribution to the minibatch's loss, times the number of valid rows: the mean over
     the rows is the loss. It is the derivative of the loss with respect to the row's weight in all `masked_means`, which
@@ -222,8 +222,8 @@ def _norm(x: jax.Array) -> jax.Array:
 
 
 def _taken(column: Any, shard: jax.Array, item: jax.Array) -> Any:
-    """Returns the k entries of a column ``[S, N, ...]``, or of frame-stacked observations, at the index pairs (shuffle
-    shard, item).
+    """Gathers k entries of a column ``[S, N, ...]`` (S shuffle shards of N items), or k frame-stacked observations.
+    Entry i is item ``item[i]`` of shard ``shard[i]``.
     """
     if isinstance(column, FrameRows):
         return jax.vmap(lambda s, i: jax.tree.map(lambda x: x[s], column).take(i[None])[0])(shard, item)

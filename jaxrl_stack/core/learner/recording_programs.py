@@ -28,10 +28,10 @@ the training program."""
 
 
 class RecordingPrograms:
-    """Variant of `UpdatePrograms` that records the minibatches of each update: a second program runs first, from the
-    same state.
+    """Variant of `UpdatePrograms` that records the minibatches of each update. Before the training program, a recording
+    program makes the same update with a copy of the state.
 
-    The state comes from the program of training, so that its bits do not depend on the recording.
+    The new state comes from the training program, so that its bits do not depend on the recording.
 
     Args:
         learner: The learner.
@@ -48,13 +48,13 @@ class RecordingPrograms:
         return getattr(self._programs, name)
 
     def of_blocks(self, plan: UpdatePlan, blocks: Mapping[ModuleID, Block]) -> Callable[..., Any]:
-        """Returns a function that records the minibatches of an update from sampled blocks and makes the update; see
+        """Returns a function that makes an update from sampled blocks and records the update's minibatches; see
         `UpdatePrograms.of_blocks`.
         """
         return self._recorded(self._programs.of_blocks(plan, blocks), self._whole(plan, self._recorder))
 
     def of_batch(self, batch: PaddedRows) -> Callable[..., Any]:
-        """Returns a function that records the minibatches of an update from padded rows and makes the update; see
+        """Returns a function that makes an update from padded rows and records the update's minibatches; see
         `UpdatePrograms.of_batch`.
         """
         most = max((int(np.max(counts.num_steps)) for counts in batch.row_counts), default=None)
