@@ -48,8 +48,8 @@ class UpdatedState(LearnerState):
     def __iter__(self) -> Iterator[Any]:
         if self.pair is None:
             raise ValueError(
-                f"A changed copy of the result of super().post_update() is only a state and cannot be unpacked. Begin "
-                f"your post_update() with {_FORM}, and end it with {_RETURN}."
+                "This copy of super().post_update()'s result, made for example by replace(), is a state without "
+                f"metrics and cannot be unpacked. Begin your post_update() with {_FORM}, and end it with {_RETURN}."
             )
         return iter(self.pair)
 

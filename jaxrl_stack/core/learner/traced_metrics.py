@@ -96,8 +96,8 @@ class TracedMetrics:
             )
         if kwargs:
             raise ValueError(
-                f"log_value({path!r}): {sorted(kwargs)} cannot be used inside a compiled update. Log the value here, "
-                f"and its statistics from a callback."
+                f"log_value({path!r}): the arguments {sorted(kwargs)} cannot be used inside a compiled update. Leave "
+                "them out, and log other statistics from a callback."
             )
         value = jnp.asarray(value, jnp.float32)
         if value.ndim:
@@ -419,26 +419,26 @@ def _nested(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
 
 
 def _setting(value: np.ndarray) -> float:
-    """Returns a setting, such as a learning rate, that `put_setting` stored in metrics as float32 ``[1]``, as a Python
-    float.
+    """Converts a setting, such as a learning rate, from its form in metrics, float32 ``[1]`` (see `put_setting`), to a
+    Python float.
     """
     return float(str(value[0]))
 
 
 def _counter(value: np.ndarray) -> float:
-    """Returns a counter that `put_counter` stored in metrics as float32 ``[2]``, as a Python float."""
+    """Converts a counter from its form in metrics, float32 ``[2]`` (see `put_counter`), to a Python float."""
     return float(value[0]) + float(value[1])
 
 
 def _settings(values: np.ndarray) -> np.ndarray:
-    """Returns a setting of M runs of a population, stored by `put_setting` in metrics as float32 ``[1, M]``, as float64
-    ``[M]``.
+    """Converts a setting of the M runs of a population from its form in metrics, float32 ``[1, M]`` (see
+    `put_setting`), to float64 ``[M]``.
     """
     return np.array([_setting(value[None]) for value in values[0]], np.float64)
 
 
 def _counters(values: np.ndarray) -> np.ndarray:
-    """Returns a counter of M runs of a population, stored by `put_counter` in metrics as float32 ``[2, M]``, as float64
-    ``[M]``.
+    """Converts a counter of the M runs of a population from its form in metrics, float32 ``[2, M]`` (see
+    `put_counter`), to float64 ``[M]``.
     """
     return values[0].astype(np.float64) + values[1].astype(np.float64)

@@ -78,14 +78,14 @@ class LinearizedLosses:
     params: ParamDict
 
     def gradients(self, of: Callable[[dict[ModuleID, Any]], Any], refs: Iterable[str]) -> ParamDict:
-        """Returns the gradients, for the parameters `refs`, of the number ``of(losses)``, a linear function of the
-        losses such as their sum.
+        """Returns the gradients of the scalar ``of(losses)`` with respect to the parameters `refs`. `of` is a linear
+        function of the losses, such as their sum.
 
         Computations that lead only to other losses are skipped, and, in a compiled program, also those that lead only
         to other parameters.
 
         Args:
-            of: Linear function from the losses to the number; it selects or adds losses.
+            of: Linear function from the losses to the scalar; it selects or adds losses.
             refs: Refs of the parameters.
         """
         transposed = jax.linear_transpose(lambda tangents: of(self.function(tangents)), self.params)
