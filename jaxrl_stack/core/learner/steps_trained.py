@@ -65,8 +65,8 @@ def lifetime_env_steps(timesteps: Mapping[str, Any] | int | None) -> int:
 
 
 def amount_of_block(form: Form, num_steps: int, num_columns: int) -> Amount:
-    """Returns the amount of data in sampled steps ``[T, B, ...]``: the number of steps, and of the units that
-    minibatches draw according to `form` (single steps, chunks or env steps).
+    """Returns the amount of data in sampled steps ``[T, B, ...]``: the number of steps, and the number of items. `form`
+    defines the items, the units that minibatches draw: single steps, chunks or env steps.
     """
     return Amount(num_steps * num_columns, form.num_items(num_steps, num_columns), form.rows_per_item)
 
@@ -176,12 +176,12 @@ class StepsTrained:
         self.num_updates = num_updates
 
     def lifetime(self, name: str, num_steps: int, num_updates: int) -> int:
-        """Returns the lifetime number of trained steps after `num_updates` updates: the counted steps, plus `num_steps`
-        for each update since the last counted one.
+        """Returns the lifetime number of trained steps after `num_updates` updates: the stored counter, plus
+        `num_steps` for each later update that the counter does not include yet.
 
         Args:
             name: Module id, or ALL_MODULES for steps of the environment.
-            num_steps: Number of steps of an update that was not counted.
+            num_steps: Number of steps of each update that the counter does not include.
             num_updates: Number of updates so far.
         """
         return self.steps.get(name, 0) + num_steps * (num_updates - self.num_updates)

@@ -514,8 +514,8 @@ class Update:
 
 
 def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> Mapping[ModuleID, Block]:
-    """If the block of at least one module requires it, returns blocks from which minibatches draw single rows in all
-    modules, instead of whole env steps with the rows of all agents. Otherwise returns the blocks unchanged.
+    """If the block of at least one module requires single rows, returns blocks from which minibatches draw single rows
+    of all modules, not whole env steps with the rows of all agents. Otherwise returns the blocks unchanged.
 
     A block requires single rows if it has a mask, or if the number of rows that a minibatch takes from each shuffle
     shard is not a multiple of the number of agents. Unchanged blocks may differ: minibatches may draw whole env steps

@@ -38,8 +38,8 @@ class ValidItems:
 
     @classmethod
     def of(cls, mask: jax.Array) -> ValidItems:
-        """Finds the valid rows, or the chunks with a valid step, in a ``LOSS_MASK``: bool ``[S, N]`` of rows or ``[S,
-        N, L]`` of chunks.
+        """Finds the valid rows, or the chunks with at least one valid step, in a ``LOSS_MASK``. The mask is bool
+        ``[S, N]`` for N rows in each of S shuffle shards, or ``[S, N, L]`` for N chunks of L steps.
         """
         num_rows = jnp.sum(mask, axis=range(1, mask.ndim), dtype=jnp.uint32)
         is_valid = jnp.any(mask, axis=-1) if mask.ndim == 3 else mask
@@ -85,8 +85,8 @@ class ValidItems:
         return jnp.sum(rounds * self.num_rows + jnp.where(self.num_rows == number, rest, share))
 
     def num_minibatches(self, size: int, num_epochs: int) -> jax.Array:
-        """Returns the number of minibatches, uint32, for `num_epochs` passes over the shuffle shard with the most valid
-        rows (or chunks) on this device.
+        """Returns the number of minibatches, uint32, for `num_epochs` passes over the largest shuffle shard (group of
+        rows that is shuffled separately) on this device. The largest shard has the most valid rows (or chunks).
         """
         return (jnp.uint32(num_epochs) * jnp.max(self.num_items) + jnp.uint32(size - 1)) // jnp.uint32(size)
 
