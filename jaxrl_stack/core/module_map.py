@@ -24,7 +24,7 @@ OPPONENTS = "opponents"
 
 
 class AgentRows(NamedTuple):
-    """Rows of a module that belong to one agent: one row for each environment from `start` to `stop - 1`.
+    """Rows of a module that belong to one agent: one row for each of the environments `start` to `stop - 1`.
 
     Attributes:
         agent: Id of the agent.

@@ -111,8 +111,8 @@ class Snapshots:
                 raise ValueError(f"Snapshots({name}={getattr(self, name)!r}): must be {problem}. {remedy}")
 
     def sizes(self, num_envs: int, num_devices: int) -> tuple[int, int]:
-        """Returns the number of environments with self-play on each device, and the number of environments per block.
-        The other environments of a device form `size` equal blocks; each block plays against one snapshot.
+        """Returns two numbers of environments: with self-play on each device, and in each block. On each device, the
+        environments without self-play form `size` equal blocks; each block plays against one snapshot.
 
         Args:
             num_envs: Environments over all devices.
@@ -135,8 +135,9 @@ class Snapshots:
         return num_self_play, (each - num_self_play) // self.size
 
     def _num_self_play(self, each: int) -> int | None:
-        """Returns how many environments use self-play on a device that has `each` environments. None if this is not a
-        whole number, or if the other environments cannot form `size` equal blocks (a block plays against one snapshot).
+        """Returns the number of environments with self-play, ``share_of_self_play * each``, on a device that has `each`
+        environments. None if it is not an integer, or if the other environments cannot form `size` equal blocks (a
+        block plays against one snapshot).
         """
         number = self.share_of_self_play * each
         is_whole = abs(number - round(number)) <= 1e-6

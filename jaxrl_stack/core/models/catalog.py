@@ -337,8 +337,8 @@ def hidden_layers(settings: Mapping[str, Any], part: str) -> dict[str, Any]:
 
 
 def initializers(settings: Mapping[str, Any], part: str, layers: str) -> dict[str, Any]:
-    """Returns the arguments of a model config that select weight and bias initializers, from the settings of one part
-    of the networks, such as "conv".
+    """Converts the initializer settings of one part of the networks, such as "conv", to arguments of a model config
+    that select weight and bias initializers.
 
     Args:
         settings: All settings of `DefaultModelConfig`.

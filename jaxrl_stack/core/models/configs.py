@@ -1,4 +1,4 @@
-"""Configs of models: dataclasses that validate and build them, with RLlib's names and defaults."""
+"""Model configs: dataclasses that validate the settings of a model and build it, with RLlib's names and defaults."""
 
 from __future__ import annotations
 
