@@ -134,9 +134,10 @@ class _ForwardCheck:
             if error.args and error.args[0] in self.declared:
                 raise _ReadsDeclaredColumn from error
             raise ValueError(
-                f"{self.owner}.{method}() looks up the key {error}, which is neither in its batch (columns "
-                f"{list(self.batch)}) nor in its outputs. Read one of these columns, or add an env-to-module connector "
-                f"that makes it, and declare it: columns_from_acting = ({error},) in {type(self.module).__name__}."
+                f"{self.owner}.{method}() looks up the key {error}, which neither the batch (columns "
+                f"{list(self.batch)}) nor the outputs contain. Read one of these columns. Or write the column {error} "
+                f"in an env-to-module connector, and set columns_from_acting = ({error},) in "
+                f"{type(self.module).__name__}."
             ) from error
         except Exception as error:
             if isinstance(error, NotImplementedError) and not remedy(error):

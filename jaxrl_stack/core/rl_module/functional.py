@@ -107,7 +107,9 @@ class ModuleDefinition:
         return nnx.merge(self.graphdef, nnx.from_flat_state([*self.by_path(params, rest), *self.constants.items()]))
 
     def by_path(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> list[tuple[Path, Any]]:
-        """Converts arrays by name (ref) to the leaves of a flat NNX state, ``[(path, array)]``."""
+        """Converts parameters and other arrays, two dicts ``{ref: array}`` (ref: path joined by "/"), to the leaves of
+        one flat NNX state, ``[(path, array)]``.
+        """
         return [
             *((path, params[ref]) for path, ref in self.param_refs.items()),
             *((path, rest[ref]) for path, ref in self.rest_refs.items()),
@@ -279,7 +281,9 @@ class PureModule:
 
     @property
     def stream_refs(self) -> frozenset[str]:
-        """Names (refs) of the entries of `rest` that store the keys and counts of the module's random streams."""
+        """Names (refs) of the arrays in `rest` (the arrays that are not parameters) that store the keys and counts of
+        the module's random streams.
+        """
         return frozenset([*self._key_refs, *self._count_refs])
 
     def write_to(self, module: MultiRLModule, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
