@@ -1,8 +1,8 @@
 """Arrays that RLlib packs as text: base64 of an LZ4 frame that contains a pickle. Unpickling refuses everything except
 arrays and numbers, also in dicts, lists and tuples.
 
-A pickle is a program. This one may put together arrays of numbers, in dicts, lists and tuples; all that it may call are
-the two functions here that stand for NumPy's, and what they make is no array before it is checked.
+A pickle is a program. The unpickler of this file lets it call only two functions, which replace NumPy's constructors of
+arrays and dtypes. Their results become arrays only after a check.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def unpacked(texts: Sequence[str], *, path: str, name: str, first_row: int = 0, 
             decompressor = frames.LZ4FrameDecompressor()
             data = decompressor.decompress(base64.b64decode(text, validate=True), max_length=limit + 1)
             if len(data) > limit or not decompressor.eof:
-                raise ValueError(f"the value is cut off, or has more than {limit:,} bytes")
+                raise ValueError(f"the value is truncated, or has more than {limit:,} bytes")
             found = template.array_of(data) if template is not None else None
             if found is None:
                 found = loaded(data)
@@ -166,7 +166,7 @@ class _Unpickler(_InPython):
     def load_build(self) -> None:
         state, made = self.stack.pop(), self.stack[-1]
         if not isinstance(made, _Dtype) or state[0] != 3 or state[1] not in "<>|=" or any(state[2:5]):
-            raise ValueError("the pickle sets the state of an object that is not a dtype of numbers")
+            raise ValueError("the pickle contains an object other than numbers and arrays of numbers")
         made.order = state[1]
 
     def load_bytearray8(self) -> None:
@@ -196,7 +196,7 @@ def _arrays(value: Any, left: list[int], depth: int) -> Any:
     """
     left[0] -= 1
     if left[0] < 0 or depth > _MAX_DEPTH:
-        raise ValueError("the value is nested too deeply")
+        raise ValueError(f"the value has more than {_MAX_NODES:,} entries, or more than {_MAX_DEPTH} nested levels")
     if isinstance(value, _Array):
         data, dtype, shape, order = value.parts
         return checked_array(data, _dtype_of(dtype), shape, "C" if order == "C" else "F")
@@ -231,7 +231,10 @@ def checked_array(data: Any, dtype: Any, shape: Any, order: Any = "C") -> np.nda
     if kind.kind not in "biuf" or kind.itemsize > 8 or not is_shape or len(shape) > _MAX_DEPTH:
         raise ValueError(f"an array has the dtype {dtype!r} and shape {shape!r}, but must be an array of numbers")
     if math.prod(shape) * kind.itemsize != len(data):
-        raise ValueError(f"an array of dtype {dtype} and shape {tuple(shape)} has the wrong size {len(data):,} bytes")
+        raise ValueError(
+            f"an array of dtype {dtype} and shape {tuple(shape)} has {len(data):,} bytes instead of "
+            f"{math.prod(shape) * kind.itemsize:,}"
+        )
     return np.frombuffer(data, kind).reshape(tuple(shape), order=order)
 
 

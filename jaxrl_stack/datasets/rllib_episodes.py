@@ -1,8 +1,8 @@
 """Conversion of RLlib's packed episodes: msgpack of a `SingleAgentEpisode`'s state, with arrays in msgpack-numpy form.
 
-What is read is checked against the one form that such a state has: maps, lists, numbers, texts and arrays of numbers
-whose sizes fit. Arrays of objects, which are pickles, and extension types are refused, and so is what would be many
-times as large in memory as it is in the file.
+A state may contain only maps, lists, numbers, texts, and arrays of numbers with fitting sizes. Arrays of objects (which
+are pickles) and extension types are refused. So are episodes that would be many times as large in memory as in the
+file.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _column(buffer: Any, name: str) -> Any:
         raise ValueError(f"the entry {name!r} is not a column of an episode")
     data, lookback = buffer["data"], buffer.get("lookback", 0)
     if type(lookback) is not int or lookback < 0:
-        raise ValueError(f"the entry {name!r} has the invalid lookback {lookback!r}")
+        raise ValueError(f"the entry {name!r} has the invalid lookback {lookback!r}, not an int of at least 0")
     try:
         values = batch(data) if isinstance(data, list) else data
         values = tree_map(np.asarray, values)
@@ -130,7 +130,7 @@ def _array(found: dict[Any, Any]) -> Any:
         raise ValueError("an array of the episode is damaged")
     if found[b"nd"]:
         if found.get(b"kind") not in (b"", ""):
-            raise ValueError("an array contains Python objects, which are not unpickled")
+            raise ValueError("an array contains Python objects or structured values instead of numbers")
         return checked_array(found.get(b"data"), found.get(b"type"), found.get(b"shape"))
     return checked_array(found.get(b"data"), found.get(b"type"), ())[()]
 
