@@ -83,8 +83,8 @@ def _numbers(array: Any, where: _ColumnRows) -> np.ndarray:
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return array.to_numpy(zero_copy_only=False)
     if pa.types.is_temporal(kind):
-        raise where.error(f"its values are times ({kind}): write numbers, such as the steps of an episode from 0 on")
-    raise where.error(f"its values are of {kind}: write numbers, or lists of numbers that all have the same length")
+        raise where.error(f"its values are times ({kind}): write numbers, such as the step numbers 0, 1, 2, ...")
+    raise where.error(f"its values have the type {kind}: write numbers, or lists of numbers of equal length")
 
 
 def _bytes(array: Any, where: _ColumnRows) -> np.ndarray:

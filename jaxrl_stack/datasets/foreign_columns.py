@@ -231,8 +231,8 @@ def _spread(name: str, there: Sequence[str], column: str, path: str) -> Any:
         missing = sorted(set(range(first, max(numbered))) - numbered.keys())
         if missing or first > 1:
             raise BadDataError(
-                f"The columns {sorted(numbered.values())} lack part {missing[0] if missing else 0} of {name}. Write "
-                f"all parts, or one column {name} of lists.",
+                f"The columns {sorted(numbered.values())} are parts of {name}, but part "
+                f"{missing[0] if missing else 0} is missing. Write all parts, or one column {name} of lists.",
                 path=path,
             )
         return [numbered[number] for number in sorted(numbered)]

@@ -395,8 +395,9 @@ def _from_zero(
             t = t - np.repeat(t[first], np.diff(np.append(first, len(t))))
     if t.max() >= np.iinfo(np.int32).max or t.min() < 0:
         raise BadDataError(
-            f"The column t has values from {t.min():,} to {t.max():,}: count the steps of an episode from 0, or, "
-            "if rows are sorted by time, ignore the column: offline_data(input_read_schema={'t': ''}).",
+            f"The column t has values from {t.min():,} to {t.max():,}, but must be in [0, 2**31 - 2]. Count the steps "
+            "of each episode from 0, or, if rows are sorted by time, ignore the column: "
+            "offline_data(input_read_schema={'t': ''}).",
             path=table.path,
         )
     return t
@@ -491,8 +492,8 @@ def _check_continuity(rows: Rows, index: np.ndarray, table: ForeignTable, column
     next_row = table.row_of(int(index[at + 1]))[1]
     remedy = "sort the rows, and write a column t" if rows.t is None else f"write {called} again"
     raise BadDataError(
-        f"{called} differs from {obs} in row {next_row:,}, the next row of the episode, as in {broken:,} of "
-        f"{number:,} rows. Either {remedy}, or train on single steps without episode ids: "
+        f"{called} differs from {obs} in row {next_row:,}, the next row of the episode. In total, {broken:,} of "
+        f"{number:,} rows do not fit their next row. Either {remedy}, or train on single steps without episode ids: "
         "offline_data(input_read_schema={'eps_id': ''}).",
         path=path,
         row=row,
