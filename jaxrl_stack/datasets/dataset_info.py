@@ -70,7 +70,7 @@ class DatasetInfo:
             if isinstance(value, kind):
                 own[name] = value
             elif value is not None:
-                raise ValueError(f"{name} in the description of the data set has the wrong type {type(value).__name__}")
+                raise ValueError(f"the data set's {name} has the type {type(value).__name__}, not {kind.__name__}")
         for name in ("observation_space", "action_space"):
             described = fields.get(name)
             if num_described_entries(described) > MAX_SPACE_ELEMENTS:

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def episode_of_pieces(ids: Sequence[str], begin: np.ndarray, end: np.ndarray, ended: np.ndarray) -> np.ndarray:
-    """Returns the episode index of each chunk of an episode; episodes are numbered in order of appearance.
+    """Returns the index of the episode to which each chunk belongs; episodes are numbered in order of appearance.
 
     Chunks with one id belong to one episode if each begins where, or after, the chunk before it ends, and that chunk
     has not ended the episode. Files of other programs count episodes from 0 each, so one id may stand for many

@@ -72,7 +72,9 @@ class OwnReader:
             return checked(steps, spaces, lambda row: (self.path, first_row + row), check=self._options.check)
 
     def _leave_out_keys(self, options: ReadOptions) -> None:
-        """Removes observation keys that the module does not use from the columns to read."""
+        """Removes the observation keys that the module does not use: from the columns to read, and from the
+        observation space.
+        """
         if options.inputs is None or Columns.OBS not in self._format.columns:
             return
         taken, columns = options.inputs.space, self._format.columns

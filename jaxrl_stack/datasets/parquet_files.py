@@ -38,11 +38,11 @@ DAMAGES = (
     TypeError,
     ValueError,
 )
-"""What is raised over damaged files."""
+"""Exceptions that readers raise for damaged files."""
 
 
 MORE_KEY = b"jaxrl_stack.more"
-"""Key of the metadata of tables and packed episodes for what else this package says of them, as JSON."""
+"""Key of the additional metadata (JSON) that this package writes into tables of steps and files of packed episodes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,8 +137,8 @@ def opened(filesystem: Any, path: str) -> ParquetFile:
         total = sum(group.num_rows for group in groups)
         if total != metadata.num_rows or min((group.num_rows for group in groups), default=0) < 0:
             raise BadDataError(
-                f"Its row groups have {total:,} rows, but its footer says {metadata.num_rows:,}: the file is damaged. "
-                "Write it again.",
+                f"The file's row groups have {total:,} rows, but its footer says {metadata.num_rows:,}: the file is "
+                "damaged. Write it again.",
                 path=path,
             )
         if max((group.total_byte_size for group in groups), default=0) > MAX_EXPANSION * size:

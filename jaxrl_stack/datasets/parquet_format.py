@@ -232,7 +232,8 @@ def episodes_of(
     inside = changes[~is_final[changes - 1]]
     if len(inside):
         raise BadDataError(
-            "Another episode begins before the final row of the one before it: the file is damaged. Record it again.",
+            "An episode begins here, but the previous episode has no final row (row with its last observation): the "
+            "file is damaged. Record it again.",
             path=path,
             row=first_row + int(inside[0]),
         )

@@ -220,7 +220,7 @@ def test_rows_that_were_changed_are_found(tmp_path):
         return str(raised.value)
 
     at = table.schema.get_field_index("eps_id")
-    assert "row 1: Another episode" in rewritten(table.set_column(at, "eps_id", pa.array(list("abcdefghi"))))
+    assert "row 1: An episode begins here" in rewritten(table.set_column(at, "eps_id", pa.array(list("abcdefghi"))))
     assert "rewards has type double" in rewritten(
         table.set_column(table.schema.get_field_index("rewards"), "rewards", pa.array([0.0] * 9))
     )
