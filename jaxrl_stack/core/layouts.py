@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """Static description of the columns of a module's steps, for example in a `Block`: recurrent chunks, stacked
-    frames, masks, and agents. If `num_agents` > 1, a minibatch contains the rows of all these agents for an env step,
-    or none of them.
+    frames, masks, and agents. If `num_agents` > 1, a minibatch contains the rows of all `num_agents` agents for an env
+    step, or none of these rows.
 
     Attributes:
         chunk_length: ``L``, number of steps of a chunk. If it is set, ``STATE_IN`` ``[ceil(T / L), B, ...]`` has the

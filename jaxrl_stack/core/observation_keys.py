@@ -42,9 +42,9 @@ def check_observation_keys(settings: Mapping[str, Any], supported: Collection[st
     if policy is None or value is None or _as_set(policy) != _as_set(value):
         both = ", ".join(f"{name}={settings.get(name)!r}" for name in OBSERVATION_KEYS)
         raise ValueError(
-            f"model_config {both}: with vf_share_layers=True both settings must select the same keys, because policy "
-            "and value function share one encoder. Set model_config={'vf_share_layers': False, ...}, or select the "
-            "same keys in both settings."
+            f"model_config {both}: with vf_share_layers=True both settings must have the same keys, because policy "
+            "and value function share one encoder. Set model_config={'vf_share_layers': False, ...}, or set both to "
+            "the same keys."
         )
 
 

@@ -111,8 +111,8 @@ class Snapshots:
                 raise ValueError(f"Snapshots({name}={getattr(self, name)!r}): must be {problem}. {remedy}")
 
     def sizes(self, num_envs: int, num_devices: int) -> tuple[int, int]:
-        """Returns two numbers of environments: with self-play on each device, and in each block. On each device, the
-        environments without self-play form `size` equal blocks; each block plays against one snapshot.
+        """Returns two numbers: environments with self-play on each device, and environments in each block. On each
+        device, the environments without self-play form `size` equal blocks; each block plays against one snapshot.
 
         Args:
             num_envs: Environments over all devices.

@@ -83,8 +83,8 @@ def _numbers(array: Any, where: _ColumnRows) -> np.ndarray:
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return array.to_numpy(zero_copy_only=False)
     if pa.types.is_temporal(kind):
-        raise where.error(f"its values are times ({kind}): write numbers, such as the step numbers 0, 1, 2, ...")
-    raise where.error(f"its values have the type {kind}: write numbers, or lists of numbers of equal length")
+        raise where.error(f"its values are times ({kind}): write numbers, such as step numbers from 0 in each episode")
+    raise where.error(f"its values have the type {kind}: write numbers, or equally long lists of numbers")
 
 
 def _bytes(array: Any, where: _ColumnRows) -> np.ndarray:

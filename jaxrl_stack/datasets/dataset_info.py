@@ -70,7 +70,10 @@ class DatasetInfo:
             if isinstance(value, kind):
                 own[name] = value
             elif value is not None:
-                raise ValueError(f"the data set's {name} has the type {type(value).__name__}, not {kind.__name__}")
+                raise ValueError(
+                    f"{name!r} in the description of the data set has the type {type(value).__name__}, "
+                    f"not {kind.__name__}"
+                )
         for name in ("observation_space", "action_space"):
             described = fields.get(name)
             if num_described_entries(described) > MAX_SPACE_ELEMENTS:

@@ -1,8 +1,8 @@
 """Arrays that RLlib packs as text: base64 of an LZ4 frame that contains a pickle. Unpickling refuses everything except
 arrays and numbers, also in dicts, lists and tuples.
 
-A pickle is a program. The unpickler of this file lets it call only two functions, which replace NumPy's constructors of
-arrays and dtypes. Their results become arrays only after a check.
+A pickle is a program that can call any function. The unpickler in this module lets pickles call only two functions,
+which replace NumPy's constructors of arrays and dtypes. The results become arrays only after a check.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ DAMAGES = (
     TypeError,
     ValueError,
 )
-"""Exceptions that readers raise for damaged files."""
+"""Exceptions that libraries such as pyarrow and h5py raise for damaged files; see `damage_of`."""
 
 
 MORE_KEY = b"jaxrl_stack.more"

@@ -1,8 +1,8 @@
 """Conversion of RLlib's packed episodes: msgpack of a `SingleAgentEpisode`'s state, with arrays in msgpack-numpy form.
 
-A state may contain only maps, lists, numbers, texts, and arrays of numbers with fitting sizes. Arrays of objects (which
-are pickles) and extension types are refused. So are episodes that would be many times as large in memory as in the
-file.
+A state may contain only maps, lists, numbers, texts, and arrays of numbers. The bytes of an array must fit the array's
+dtype and shape. Arrays of objects (which are pickles) and extension types are refused. Episodes that would be many
+times as large in memory as in the file are refused, too.
 """
 
 from __future__ import annotations

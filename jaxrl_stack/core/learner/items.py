@@ -137,8 +137,8 @@ class EnvStepForm(RowForm):
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
         """Returns an all-True ``LOSS_MASK``, ``[m * A]``, for the columns of a minibatch of m env steps of A agents,
-        in the shapes that losses receive. The longest array gives the size, because shared observations have only m
-        entries.
+        in the shapes that losses receive. The array with the longest first axis gives the size, because shared
+        observations have only m entries.
         """
         return jnp.ones(max(map(len, jax.tree.leaves(columns))), bool)
 

@@ -1036,8 +1036,9 @@ class Learner(Checkpointable):
         return trace is None or not any(batch[Columns.LOSS_MASK] is known for known in trace.full_masks)
 
     def gradients_of(self, losses: dict[ModuleID, Any], linearized: LinearizedLosses) -> ParamDict:
-        """Computes the gradients of the losses. Scalar losses of modules are summed. If a module has one loss per
-        optimizer, each of these losses is differentiated only for the parameters of its optimizer.
+        """Computes the gradients of the losses. Scalar losses of modules are summed, and the sum is differentiated for
+        all parameters. If a module has one loss per optimizer, each of these losses is differentiated only for the
+        parameters of its optimizer.
 
         Args:
             losses: ``{module_id: scalar or {optimizer_name: scalar}}``.
@@ -1393,8 +1394,9 @@ class Learner(Checkpointable):
         return form_of_block(module, block.known_layout, num_steps, needs_time=self.loss_needs_time)
 
     def forms_of_blocks(self, num_steps: int) -> dict[ModuleID, Form]:
-        """Returns, for each module, the array shapes of minibatches drawn from a block of `num_steps` steps without
-        masks. Minibatches contain single steps, chunks, or chunks with an initial recurrent state.
+        """Returns, for each module, the array shapes of minibatches drawn from sampled steps ``[T, B, ...]`` without
+        masks, with T = `num_steps`. Minibatches contain single steps, chunks, or chunks with an initial recurrent
+        state.
         """
         return {
             mid: form_of_block(module, layout_of(module, num_steps), num_steps, needs_time=self.loss_needs_time)
@@ -1484,8 +1486,8 @@ class Learner(Checkpointable):
         return self._result()
 
     def _leaves_all_out(self, sizes: dict[str, int], batch: Any) -> bool:
-        """Whether ``policies_to_train`` excludes all modules. If so, `UpdatePrograms.sizes_of_all_learners` raises an
-        error if another learner of a joint update trains a module.
+        """Whether ``policies_to_train`` excludes all modules. Joined learners, which make each update together, must
+        agree: `UpdatePrograms.sizes_of_all_learners` raises an error if another learner trains a module.
         """
         if not self.pure_update.trains_nothing:
             return False
@@ -1605,8 +1607,9 @@ class Learner(Checkpointable):
         learned: Mapping[MetricKey, Any],
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[ModuleID, int]:
-        """Updates the lifetime counters after an on-device program with masked rows: adds the number of steps on which
-        the program has trained each module. Without masked rows, does nothing. Arguments as in `training_counts`.
+        """Updates the lifetime counters after updates in an on-device program with masked rows: adds the number of
+        steps on which these updates have trained each module. Without masked rows, does nothing. Arguments as in
+        `training_counts`.
 
         Returns:
             ``{module_id: number of steps}`` of these updates, also added to `steps_trained`. {} if no rows are masked:

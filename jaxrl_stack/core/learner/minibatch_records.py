@@ -59,8 +59,8 @@ class Recorder:
 
 
 class MinibatchRecords:
-    """Function that returns the debugging record of one gradient step, as arrays of the traced update: metrics, norms
-    of gradients and parameters, and the rows with the largest losses.
+    """Function that computes the debugging record of one gradient step while the update is traced: metrics, norms of
+    gradients, parameters and parameter changes, and the rows with the largest losses.
 
     The loss of a row is the row's contribution to the minibatch's loss, times the number of valid rows: the mean over
     the rows is the loss. It is the derivative of the loss with respect to the row's weight in all `masked_means`, which

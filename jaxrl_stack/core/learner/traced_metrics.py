@@ -97,7 +97,7 @@ class TracedMetrics:
         if kwargs:
             raise ValueError(
                 f"log_value({path!r}): the arguments {sorted(kwargs)} cannot be used inside a compiled update. Leave "
-                "them out, and log other statistics from a callback."
+                "them out, and log statistics that need them from a callback."
             )
         value = jnp.asarray(value, jnp.float32)
         if value.ndim:

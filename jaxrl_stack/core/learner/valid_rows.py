@@ -85,8 +85,8 @@ class ValidItems:
         return jnp.sum(rounds * self.num_rows + jnp.where(self.num_rows == number, rest, share))
 
     def num_minibatches(self, size: int, num_epochs: int) -> jax.Array:
-        """Returns the number of minibatches, uint32, for `num_epochs` passes over the largest shuffle shard (group of
-        rows that is shuffled separately) on this device. The largest shard has the most valid rows (or chunks).
+        """Returns the number of minibatches, uint32, for `num_epochs` passes over the shuffle shard with the most valid
+        rows (or chunks) on this device. A shuffle shard is a group of rows that is shuffled separately.
         """
         return (jnp.uint32(num_epochs) * jnp.max(self.num_items) + jnp.uint32(size - 1)) // jnp.uint32(size)
 

@@ -1,4 +1,4 @@
-"""Model configs: dataclasses that validate the settings of a model and build it, with RLlib's names and defaults."""
+"""Model configs: dataclasses that validate a model's settings and build the model, with RLlib's names and defaults."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class ModuleDefinition:
         return nnx.merge(self.graphdef, nnx.from_flat_state([*self.by_path(params, rest), *self.constants.items()]))
 
     def by_path(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> list[tuple[Path, Any]]:
-        """Converts parameters and other arrays, two dicts ``{ref: array}`` (ref: path joined by "/"), to the leaves of
+        """Converts parameters and other arrays, two dicts ``{ref: array}`` (ref: name of an array), to the leaves of
         one flat NNX state, ``[(path, array)]``.
         """
         return [
@@ -281,8 +281,8 @@ class PureModule:
 
     @property
     def stream_refs(self) -> frozenset[str]:
-        """Names (refs) of the arrays in `rest` (the arrays that are not parameters) that store the keys and counts of
-        the module's random streams.
+        """Names (refs) of the arrays in `rest` that store the keys and counts of the module's random streams. `rest`
+        contains the arrays of the module that are not parameters.
         """
         return frozenset([*self._key_refs, *self._count_refs])
 
