@@ -227,12 +227,12 @@ def _spread(name: str, there: Sequence[str], column: str, path: str) -> Any:
         if match:
             numbered[int(match[1] or match[2])] = own
     if numbered:
-        first = min(numbered)
-        missing = sorted(set(range(first, max(numbered))) - numbered.keys())
-        if missing or first > 1:
+        # Numbers begin at 0 or 1.
+        missing = sorted(set(range(min(1, *numbered), max(numbered))) - numbered.keys())
+        if missing:
             raise BadDataError(
                 f"The columns {sorted(numbered.values())} are parts of {name}, but part "
-                f"{missing[0] if missing else 0} is missing. Write all parts, or one column {name} of lists.",
+                f"{missing[0]} is missing. Write all parts, or one column {name} of lists.",
                 path=path,
             )
         return [numbered[number] for number in sorted(numbered)]

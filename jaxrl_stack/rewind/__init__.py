@@ -9,12 +9,11 @@ from jaxrl_stack.utils.lazy_names import lazy_names
 if TYPE_CHECKING:
     from jaxrl_stack.rewind.inspection import Inspection, inspect
     from jaxrl_stack.rewind.populations import population_at
-    from jaxrl_stack.rewind.replay import before_iteration, recomputed, rewind, rewind_population
+    from jaxrl_stack.rewind.replay import recomputed, rewind, rewind_population
     from jaxrl_stack.rewind.verification import diff, verify, verify_population
 
 __all__ = [
     "Inspection",
-    "before_iteration",
     "diff",
     "inspect",
     "population_at",
@@ -28,7 +27,7 @@ __all__ = [
 _MODULES = {
     "inspection": ("Inspection", "inspect"),
     "populations": ("population_at",),
-    "replay": ("before_iteration", "recomputed", "rewind", "rewind_population"),
+    "replay": ("recomputed", "rewind", "rewind_population"),
     "verification": ("diff", "verify", "verify_population"),
 }
 

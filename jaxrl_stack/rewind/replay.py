@@ -385,27 +385,6 @@ def recomputed(
     return Replay(run, config=config, allow=allow, evaluations=evaluations).run_to(iteration)
 
 
-def before_iteration(
-    run: Run, iteration: int, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()
-) -> tuple[Algorithm, int]:
-    """Recomputes the algorithm directly before an iteration, after the commands that precede the iteration.
-
-    Args:
-        run: The run.
-        iteration: Number of the iteration, at least 1.
-        config, allow: See `Run.at`.
-
-    Returns:
-        ``(algorithm, number of training steps of the iteration)``.
-
-    Raises:
-        NotRecomputableError: If it cannot be recomputed.
-    """
-    replay = Replay(run, config=config, allow=allow)
-    num_training_steps = replay.run_to_before(iteration)
-    return replay.trained, num_training_steps
-
-
 def replay_of(
     run: Run | str | os.PathLike[str], *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()
 ) -> Replay | PopulationReplay:

@@ -206,7 +206,7 @@ class Command:
             ValueError: If an array is missing or has changed, or code is not allowed.
         """
         arrays = self.check_arrays()
-        return Decoder(loader, arrays=arrays.__getitem__, what=f"{self.path},").decode_items(self.encoded)
+        return Decoder(loader, arrays=arrays.__getitem__, what=self.path).decode_items(self.encoded)
 
     def check_arrays(self) -> dict[str, np.ndarray]:
         """Reads the arrays in the arguments of the recorded call, ``{name: array}``, and compares them with their
@@ -215,7 +215,7 @@ class Command:
         Raises:
             ValueError: If an array is missing or has changed.
         """
-        described = array_nodes(self.encoded, f"{self.path},")
+        described = array_nodes(self.encoded, self.path)
         if not described:
             return {}
         file = _arrays_path(self.directory, self.number)

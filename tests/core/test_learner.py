@@ -754,6 +754,7 @@ def test_every_reduction_over_the_minibatches():
     [
         ({"reduce": "percentiles"}, "reduce='percentiles'"),
         ({"reduce": "sum", "with_throughput": True}, "'with_throughput'.* cannot be used inside"),
+        ({"reduce": "item_series", "with_throughput": True}, "'with_throughput'.* cannot be used inside"),
         ({"value": jnp.ones(3)}, "the value has shape \\(3,\\)"),
     ],
 )

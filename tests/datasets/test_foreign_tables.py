@@ -499,6 +499,7 @@ TIME_MAJOR = {
         ),
         (table(rows(), obs=[b"\x89PNG" + bytes(8)] * sum(LENGTHS), drop=["new_obs"]), r"PNG files.*PIL\.Image\.open"),
         (table(rows(), drop=["obs", "new_obs"], obs_0=of("rewards"), obs_2=of("rewards")), "part 1 is missing"),
+        (table(rows(), drop=["obs", "new_obs"], obs_2=of("rewards"), obs_3=of("rewards")), "part 1 is missing"),
         (table(rows(), agent_id=["a", "b"] * (sum(LENGTHS) // 2) + ["a"]), "steps of several agents.*to files"),
         (with_nan(), "row 4: The column obs has numbers that are not finite. Remove the episode"),
         (table(rows(), new_obs=[own[:2] for own in of("new_obs")]), "new_obs has the shapes.*'new_obs': ''"),

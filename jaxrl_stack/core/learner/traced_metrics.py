@@ -79,17 +79,8 @@ class TracedMetrics:
         if not isinstance(key, str | tuple | list):
             raise TypeError(f"log_value({key!r}, {value!r}): the name comes first. Use log_value(name, value).")
         path = (key,) if isinstance(key, str) else tuple(key)
-        if reduce == "item_series" and not kwargs:
-            value = jnp.asarray(value, jnp.float32)
-            if not value.ndim:
-                raise ValueError(
-                    f"log_value({path!r}, reduce='item_series'): the value has shape {value.shape}. Log one value per "
-                    f"row, [N] or [N, ...]."
-                )
-            self.rows[path] = value
-            return
         how = "last" if window == 1 or reduce is None else reduce
-        if how not in _REDUCTIONS:
+        if how not in _REDUCTIONS and reduce != "item_series":
             raise ValueError(
                 f"log_value({path!r}, reduce={reduce!r}): inside a compiled update use reduce=None, 'mean', 'sum', "
                 f"'min', 'max' or 'item_series', and log other statistics from a callback."
@@ -99,6 +90,15 @@ class TracedMetrics:
                 f"log_value({path!r}): the arguments {sorted(kwargs)} cannot be used inside a compiled update. Leave "
                 "them out, and log statistics that need them from a callback."
             )
+        if reduce == "item_series":
+            value = jnp.asarray(value, jnp.float32)
+            if not value.ndim:
+                raise ValueError(
+                    f"log_value({path!r}, reduce='item_series'): the value has shape {value.shape}. Log one value per "
+                    f"row, [N] or [N, ...]."
+                )
+            self.rows[path] = value
+            return
         value = jnp.asarray(value, jnp.float32)
         if value.ndim:
             raise ValueError(
