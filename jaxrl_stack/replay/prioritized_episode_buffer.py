@@ -61,7 +61,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
         Args:
             episodes: As in `EpisodeReplayBuffer.add`.
-            weight: Priority of their steps, > 0; the largest that was ever set if None.
+            weight: Priority of the episodes' steps, > 0; None: the largest priority that was ever set.
 
         Raises:
             ValueError: As there, and if `weight` is out of range.
@@ -90,7 +90,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         Args:
             priorities: ``[N]``, such as TD errors; their absolute values are used, at least 1e-12.
             module_id: Without effect with one module.
-            indices: int64 ``[N]``, "batch_indexes" of the sample; items that were evicted since are passed over. None:
+            indices: int64 ``[N]``, "batch_indexes" of the sample; items that were evicted since then are ignored. None:
                 the indices of the last sample, once.
 
         Raises:
@@ -146,7 +146,9 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._set(rows, self._scaled(priority))
 
     def _set(self, rows: np.ndarray, scaled: Any) -> None:
-        """Sets the scaled priorities of the steps in `rows`, from which samples are drawn."""
+        """Sets the scaled priorities (``priority ** alpha``) of the steps with the row indices `rows`. Samples are
+        drawn in proportion to scaled priorities.
+        """
         if self._first_multiplicity == 1:
             self._tree.set(rows, scaled)
         else:
@@ -193,7 +195,7 @@ def checked_weight(weight: float | None) -> float | None:
     """Checks and returns `weight`, the priority for new steps; None selects the largest priority set so far.
 
     Raises:
-        ValueError: If it is out of range.
+        ValueError: If `weight` is out of range.
     """
     if weight is not None and not (isinstance(weight, numbers.Real) and 0 < weight < math.inf):
         raise ValueError(f"weight={weight!r} must be a priority > 0, or None for the largest so far.")

@@ -46,7 +46,7 @@ class PriorityTree:
 
     @property
     def minimum(self) -> float:
-        """Smallest priority in the tree; infinity if it is empty."""
+        """Smallest priority in the tree; infinity if the tree is empty."""
         return float(self._minima[-1].min())
 
     def get(self, indices: np.ndarray) -> np.ndarray:
@@ -58,14 +58,14 @@ class PriorityTree:
         """Sets the priorities (> 0) at `indices` in the tree.
 
         Args:
-            indices: int ``[n]``; of an index that comes more than once the last one counts.
+            indices: int ``[n]``. If an index occurs several times, its last priority is set.
             priorities: ``[n]``, or one for all.
             multiplicities: int ``[n]``, factor of each priority in draws; or one number for all.
         """
         self._update(indices, priorities * multiplicities, priorities)
 
     def remove(self, indices: np.ndarray) -> None:
-        """Removes the priorities at `indices`: sampling no longer draws them."""
+        """Removes the priorities at `indices`. Sampling then never selects these indices."""
         self._update(indices, 0.0, np.inf)
 
     def find(self, masses: np.ndarray) -> np.ndarray:

@@ -21,9 +21,9 @@ _ADDED = {
     names.NUM_ENV_STEPS_ADDED: "added_timesteps",
     names.NUM_ENV_STEPS_EVICTED: "evicted_timesteps",
 }
-"""What adding and evicting count, and where it is in `Counts`."""
+"""Metric of added or evicted episodes or steps -> field of `Counts`."""
 _STORED = {names.NUM_EPISODES_STORED, names.NUM_ENV_STEPS_STORED}
-"""They are not told apart by agent and module."""
+"""Metrics that are not logged for agents and modules."""
 _NO_LIFETIME = {names.NUM_EPISODES_PER_SAMPLE, names.NUM_RESAMPLES}
 
 
@@ -98,7 +98,7 @@ class ReplayMetrics:
         return self._logger.reduce()
 
     def log(self) -> None:
-        """Logs the replay buffer's counts since the last call to its metrics logger."""
+        """Writes the replay buffer's counts since the previous `log` call to the metrics logger."""
         log = self._logger.log_value
         if names.NUM_EPISODES_STORED in self._means:
             before, self._seen = self._seen, dataclasses.asdict(self._counts)
@@ -124,7 +124,9 @@ class ReplayMetrics:
 
 
 def _keys(name: str, scope: Scope, suffix: str = "") -> list[str | tuple[str, str]]:
-    """Names under which a metric is logged: for env steps, an agent and a module, if the scope has them."""
+    """Names under which a metric is logged: one name for env steps, one for the agent and one for the module. Names
+    for parts that `scope` lacks are omitted.
+    """
     num = "num_" if name.startswith("num_") else ""
     rest = f"{name.removeprefix('num_').replace('env_', '')}{suffix}"
     keys: list[str | tuple[str, str]] = [f"{name}{suffix}"] if scope.of_env else []
