@@ -32,7 +32,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
     Args:
         timeline: Timeline of its folder.
         origin: Content of ``run.json`` in its folder.
-        config: Config of the run, if checkpoints lack code of it, such as lambdas; None for the stored one.
+        config: Config of the run, if checkpoints lack some of its code, such as lambdas; None for the stored config.
         allow: Classes and functions of yours that the checkpoints name.
 
     Attributes:
@@ -94,11 +94,13 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     @abc.abstractmethod
     def recorded_fingerprints(self, iteration: int) -> dict[int | None, tuple[float, float]]:
-        """Returns the recorded fingerprints of an iteration, in the form of `fingerprints`; {} if none are recorded."""
+        """Returns the fingerprints (hashes of the parameters) that were recorded after an iteration, in the form that
+        `fingerprints` returns; {} if none were recorded.
+        """
 
     def different_members(self, iteration: int) -> list[int | None]:
-        """Lists the members whose present fingerprint (hash of the parameters) differs from that recorded for an
-        iteration; [None] for a single run that differs.
+        """Lists the members whose present fingerprint (hash of the parameters) differs from the fingerprint recorded
+        for an iteration; [None] for a single run that differs.
         """
         recorded = self.recorded_fingerprints(iteration)
         present = self.fingerprints() if recorded else {}
@@ -138,7 +140,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         """Repeats a command (recorded method call) on the algorithm or population."""
 
     def run_to(self, iteration: int) -> Self:
-        """Calls `start`, then repeats the iterations up to the given one. Stops `trained` if an error occurs.
+        """Builds the algorithm or population (see `start`), then repeats its iterations up to and including the given
+        one. If an error occurs, stops the algorithm or population.
 
         Args:
             iteration: See `start`.
@@ -194,7 +197,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
             if command.reason is not None:
                 raise NotRecomputableError(
                     f"{command.path}: {command.call}() at iteration {command.iteration} cannot be repeated, because "
-                    f"{command.reason}. Choose an iteration before this call, or from the next stored checkpoint on."
+                    f"{command.reason}. Choose an iteration before this call, or one after the next stored checkpoint."
                 )
             self._apply(command)
             self._set_num_commands(command.number)

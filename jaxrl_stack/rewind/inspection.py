@@ -493,8 +493,8 @@ def _has_nan_loss(numbers: MinibatchNumbers) -> bool:
 
 
 def _unexplained(recorded: IterationRecord) -> float:
-    """Largest difference between a recorded minibatch's loss and the mean loss of its rows, relative to the loss (at
-    least 1): the part of the loss that the rows do not explain.
+    """Largest difference between a recorded minibatch's loss and the mean loss of its rows, divided by
+    ``max(1, abs(loss))``. It measures the part of the loss that the losses of rows leave out.
     """
     most = 0.0
     for record in recorded.updates:

@@ -48,7 +48,7 @@ class PopulationTimeline(BaseTimeline[RecordedMembers]):
         directory: Folder of the population, ``results_dir/population``.
 
     Raises:
-        NotRecomputableError: If the folder is not that of a population, has no checkpoint, or lacks numbers.
+        NotRecomputableError: If the folder is not the folder of a population, has no checkpoint, or lacks numbers.
         ValueError: If a file is damaged.
     """
 
@@ -57,7 +57,7 @@ class PopulationTimeline(BaseTimeline[RecordedMembers]):
         stored = self._stored()
         if not stored:
             raise NotRecomputableError(
-                f"{directory}: has no checkpoint of a population to begin with. Train with "
+                f"{directory}: contains no checkpoint of a population, so no iteration can be recomputed. Train with "
                 "reporting(results_dir=..., checkpoint_frequency=10)."
             )
         self.commands = read_commands(directory)
@@ -103,7 +103,7 @@ class PopulationTimeline(BaseTimeline[RecordedMembers]):
 
     @property
     def _num_restored(self) -> int:
-        """Number of commands up to the one that restored a state; 0 without."""
+        """Number of commands (recorded calls) up to and including the last restore; 0 without a restore."""
         return 0 if self.origin is None else self.origin.number
 
     @property
@@ -169,8 +169,9 @@ def _rows_of_checkpoint(checkpoint: StoredCheckpoint) -> Iterator[_Row]:
 
 
 def _iterations(rows: Iterable[_Row]) -> dict[int, RecordedMembers]:
-    """Groups the rows of a population's table by iteration. If the population goes back to an earlier iteration, the
-    rows of all members from there on are replaced, also those of members that do not continue.
+    """Groups the rows of a population's table by iteration. If an iteration number does not exceed the previous one
+    (the population went back to an earlier state), the older rows from this number on are dropped. This includes
+    the rows of members that stopped.
     """
     # The n-th rows of all members are of the same iteration; members that do not continue have fewer rows.
     num_rows: Counter[int] = Counter()

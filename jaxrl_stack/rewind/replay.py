@@ -127,7 +127,7 @@ class Replay(BaseReplay[Algorithm, Timeline]):
             config = self._stored_config(timeline.checkpoints[min(timeline.checkpoints)])
         else:
             raise NotRecomputableError(
-                f"{timeline.directory}: has no stored checkpoint to begin with. Train with "
+                f"{timeline.directory}: contains no stored checkpoint with the run's config. Train with "
                 "reporting(checkpoint_frequency=10), or name the file with the run's config: --config-file PATH."
             )
         why_not = self.origin.get("why_not_recomputable") or why_not_recomputable(config)
@@ -165,8 +165,10 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         return [command for command in before if command.call in MODULE_CHANGES]
 
     def _lost_mapping(self, checkpoint: StoredCheckpoint) -> str | None:
-        """Returns the name of a setting, such as ``policy_mapping_fn``, to which a command before the checkpoint gave a
-        value that checkpoints cannot contain; None if the checkpoint contains all of them.
+        """Finds a setting, ``policy_mapping_fn`` or ``policies_to_train``, that the checkpoint does not contain and
+        that an earlier command may have changed. Returns its name, or None.
+
+        Only commands that cannot be repeated count, for example because an argument is a lambda.
         """
         reasons = [command.reason for command in self._module_changes_before(checkpoint) if command.reason is not None]
         if not reasons:
@@ -278,11 +280,11 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         what = f"{command.path}: {command.call}({str(path)!r}) cannot be repeated, because the checkpoint"
         if command.reason is not None or not path.is_dir():
             raise NotRecomputableError(
-                f"{what} is not a folder on this machine. Restore the folder, or choose an iteration from the run's "
-                f"next stored checkpoint on."
+                f"{what} is not a folder on this machine. Restore the folder, or choose an iteration after the run's "
+                f"next stored checkpoint."
             )
         if checkpoint_checksum(path) != arguments["checksum"]:
-            raise NotRecomputableError(f"{what} has changed since this call. Restore its files from a copy.")
+            raise NotRecomputableError(f"{what} has changed since the run loaded it. Restore its files from a copy.")
         return arguments
 
     # ---------------------------------------------------------------------------------------------------- comparing
@@ -408,8 +410,8 @@ def rewind(
     config: AlgorithmConfig | None = None,
     allow: Iterable[Any] = (),
 ) -> tuple[Path, int]:
-    """Stores the checkpoint of an iteration in the folder of a run or a population; recomputes the iteration if it is
-    not stored.
+    """Ensures that the folder of a run or a population contains the checkpoint of an iteration. If the checkpoint is
+    missing, recomputes the iteration and saves the checkpoint.
 
     Args:
         run: The run, or the folder of a run or a population, such as ``results_dir/population``.
