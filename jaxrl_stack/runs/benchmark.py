@@ -401,7 +401,7 @@ class Benchmark:
 
         Raises:
             ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
-            ValueError: No finished run has such a number, or `path` has another ending.
+            ValueError: No finished run has the metric `key`, or `path` has another ending.
         """
         from jaxrl_stack.runs.figures import draw_panels
 
@@ -416,7 +416,7 @@ class Benchmark:
             if bands:
                 panels[task] = [bands.get(name) or _empty_band(name) for name in cells]
         if not panels:
-            raise ValueError(f"{self.path}: no finished run has a number {key!r} to draw. Pass another key=.")
+            raise ValueError(f"{self.path}: no finished run has the metric {key!r}. Pass another one: plot(key=...).")
         return draw_panels(panels, x_label=axis_label(x), y_label=key_label(key), path=path, **options)
 
     def plot_profiles(

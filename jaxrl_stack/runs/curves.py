@@ -174,7 +174,7 @@ def aggregated(curves: Sequence[Curve], label: str, *, aggregate: str = "iqm", c
     statistic = statistic_of(aggregate)
     curves = tuple(curve for curve in curves if len(curve.x))
     if not curves:
-        raise ValueError(f"{label}: no run has numbers to draw. Train longer, or draw another key=.")
+        raise ValueError(f"{label}: no run has values of this metric. Train longer, or choose another metric: key=...")
     if len(curves) == 1:
         (x, y) = curves[0].x, curves[0].y
         return Band(label, curves, x, y, y, y)

@@ -291,7 +291,7 @@ class History:
         [iterations, columns]}``.
 
         Raises:
-            ValueError: If the numbers of names and columns differ, or the state is damaged.
+            ValueError: If the number of names differs from the number of columns, or the state is damaged.
         """
         columns = list(state["columns"])
         if "cells" in state:  # of files, and of checkpoints of before cells were packed
@@ -303,7 +303,7 @@ class History:
             blocks = list(zip(map(np.asarray, state["blocks"]), widths, strict=True))
         if table.ndim != 2 or len(table) != len(columns) or len(set(columns)) != len(columns):
             raise ValueError(
-                f"The history is damaged: its {len(columns)} column names, which must be distinct, do not fit a table "
+                f"The history is damaged: its {len(columns)} column names must be distinct, and fit its table "
                 f"[iterations, columns] of shape {table.shape[::-1]}. Load an unchanged copy of the checkpoint."
             )
         self._num_rows = table.shape[1]

@@ -173,7 +173,7 @@ def check_scheduled(
     reason = first.why_no_population()
     if reason is not None:
         raise ValueError(
-            f"{where}(scheduler=...) trains the runs as one population, which is not possible: {reason}. Use "
+            f"{where}(scheduler=...) must train the runs as one population, but cannot: {reason}. Use "
             f"Ray Tune:\n{_tuner_call(trials, schedule, space, goal)}"
         )
     other = next((config for config in configs if not config.can_be_members(first)), None)
@@ -452,8 +452,8 @@ class Exploiter:
         self._write()
 
     def _note(self, time: float, *, is_complete: bool) -> bool:
-        """Returns whether population-based training perturbs members at `time`: whether a perturbation is due, and the
-        iteration has scores (`is_complete`). If so, stores `time` as the time of the last perturbation.
+        """Returns True if population-based training perturbs members at `time`: if a perturbation is due and the
+        iteration has scores (`is_complete`). In this case, stores `time` as the time of the last perturbation.
         """
         is_due = is_complete and self._pbt.is_due(time, self._last)
         if is_due:

@@ -249,9 +249,8 @@ def train_all(
     if trials[0].restore is not None and (reason is not None or not one_program):
         why = reason or "one_program=False"
         raise ValueError(
-            f"{where}(restore={trials[0].restore!r}) trains all seeds in one compiled program, which is not possible: "
-            f"{why}. Continue one run: "
-            "Algorithm.from_checkpoint(path)."
+            f"{where}(restore={trials[0].restore!r}) must train all seeds in one compiled program, but cannot: {why}. "
+            "Continue one run: Algorithm.from_checkpoint(path)."
         )
     alone = not one_program or (len(trials) == 1 and trials[0].restore is None) or reason is not None
     folder.check_kind(where, is_one_program=not alone)
@@ -419,7 +418,7 @@ def _interrupted(
 def series_of(
     trials: Sequence[Trial], runs: Mapping[int, Run], defaults: Mapping[str, Any], *, is_one_program: bool
 ) -> Series:
-    """Builds a `Series` from finished runs, with the names of the planned runs.
+    """Builds a `Series` from finished runs, and gives each run the name of its trial (planned run).
 
     Args:
         trials: All trials.

@@ -137,8 +137,8 @@ class StopCriteria:
             until = {"training_iteration": iteration + until}
         if not (until is None or callable(until) or isinstance(until, Mapping)):
             raise StopError(
-                f"{source}={until!r}: must be a dict of path in the result → value, a number of iterations, or a "
-                f'function of the result: {source}={{"env_runners/episode_return_mean": 475}}.'
+                f"{source}={until!r}: must be a dict {{path in the result: value}}, a number of iterations, or a "
+                f'function of the result. Example: {source}={{"env_runners/episode_return_mean": 475}}.'
             )
         problem = call_problem(until, {}) if callable(until) else None
         if problem is not None:
@@ -151,13 +151,13 @@ class StopCriteria:
         for path, value in flatten_result(paths).items():
             if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
                 raise StopError(
-                    f"{source}: {path!r} has the bound {value!r}, which must be a number: {{{path!r}: 475}}."
+                    f"{source}: {path!r} has the bound {value!r}, which must be a number. Example: {{{path!r}: 475}}."
                 )
             self.targets[path] = value
 
     def add(self, path: str, target: float) -> None:
         """Adds a stop criterion: the run ends when the metric at `path` is at least `target`. If `path` already has a
-        target, the lower of the two counts.
+        target, the lower target applies.
         """
         self.targets[path] = min(target, self.targets.get(path, target))
 

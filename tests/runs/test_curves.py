@@ -64,7 +64,7 @@ def test_what_cannot_be_aggregated_is_refused():
         aggregated([here], "a", aggregate="max")
     with pytest.raises(ValueError, match="ranges on the x axis do not overlap"):
         aggregated([here, there], "a")
-    with pytest.raises(ValueError, match="a: no run has numbers"):
+    with pytest.raises(ValueError, match="a: no run has values"):
         aggregated([], "a")
 
 

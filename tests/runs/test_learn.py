@@ -64,7 +64,7 @@ def test_it_trains_until_the_first_goal_is_reached(algo, capsys):
         ({"env_runners/episode_reward_mean": 475}, "until: .*Near matches: 'env_runners/episode_return_mean'"),
         ({"training_iteration": "9"}, "'training_iteration' has the bound '9', which must be a number"),
         ({("evaluation", "env_runners", "episode_return_mean"): 9}, r"Set evaluation\(evaluation_interval=10\)"),
-        (475.0, "until=475.0: must be a dict of path in the result → value, a number of iterations, or a function"),
+        (475.0, r"until=475.0: must be a dict \{path in the result: value\}, a number of iterations, or a function"),
         (True, "until=True: must be a dict"),
     ],
 )
