@@ -156,7 +156,7 @@ class Lineage:
         )
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes JSON lines: the members' first settings, then a line for each copy."""
+        """Writes JSON lines: the members' first settings, then a line for each `Copy` (replaced member)."""
         lines = [{"first": [dict(own) for own in self.first]}, *map(dataclasses.asdict, self.copies)]
         file = Path(path)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -187,7 +187,7 @@ class Lineage:
 
 
 def _scores(line: Mapping[str, Any]) -> dict[str, float]:
-    """Reads the scores of both members of a copy, source and target, from its JSON line, in which null means NaN."""
+    """Reads the scores of source and target from the JSON line of a `Copy`. In JSON, null stands for NaN."""
     names = ("source_score", "target_score")
     return {name: math.nan if line[name] is None else line[name] for name in names}
 

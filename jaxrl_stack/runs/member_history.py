@@ -1,4 +1,4 @@
-"""Table of a population's members: a value for each iteration, reported number (column) and member."""
+"""Table of a population: rows are iterations, columns are reported numbers, and a cell has a value for each member."""
 
 from __future__ import annotations
 

@@ -257,8 +257,8 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def common_title(runs: Sequence[Run]) -> str | None:
-    """Title of a figure: the algorithm and environment that all runs share, which the labels of the curves then omit.
-    None if runs differ in them, or if all runs are one group, whose label contains them.
+    """Title of a figure: the algorithm and environment, if all runs have the same. The labels of the curves then omit
+    both. None if runs differ in algorithm or environment. None also if all runs form one group, whose label has both.
     """
     titles = {run.title for run in runs}
     return titles.pop() if len(titles) == 1 and len(_alike(runs)) > 1 else None
@@ -286,8 +286,8 @@ def _forked_at(run: Run) -> int | None:
 
 def _short_titles(firsts: Sequence[Run]) -> dict[str, str]:
     """Maps each title, such as "PPO on CartPole-v1", to a short form that is still distinct: the algorithm if all
-    environments are equal, the environment if all algorithms are equal, else the title. If there is only one title, the
-    short form is "" for several groups of runs, and the title itself for a single group.
+    environments are equal, the environment if all algorithms are equal, else the title. If several groups of runs all
+    have the same title, its short form is "". A single group keeps its title.
     """
     titles = dict.fromkeys(run.title for run in firsts)
     if len(titles) == 1:

@@ -150,8 +150,8 @@ class SeriesFolder:
                 )
 
     def wave(self, places: Sequence[int], trained: Algorithm | Population, *, is_one_program: bool) -> Wave:
-        """Starts or continues a wave: the runs at the indices `places`, which the algorithm or population `trained`
-        trains together.
+        """Starts or continues a wave (runs that are trained together): the runs at the indices `places`. The algorithm
+        or population `trained` trains them.
 
         If the folder has a checkpoint of these runs, `trained` restores it.
         """

@@ -95,11 +95,11 @@ class Sweep(Series):
         return number, which
 
     def rows(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> list[SweepRow]:
-        """Final performance of each combination of settings with a finished seed, one `SweepRow` each, best first. Rows
-        of `confirmation` (the best combinations, trained again with new seeds) come before all others, because the best
-        returns of a search are partly luck.
+        """Final performance of each combination of settings that has at least one finished seed: one `SweepRow` each,
+        best first. The best returns of a search are partly luck, so rows of `confirmation` (the best combinations,
+        trained again with new seeds) come before all others.
 
-        Seeds without the number do not count. A combination without it has NaN and comes last.
+        Seeds without a value of `key` are ignored. Combinations without any value have NaN and come last.
 
         Args:
             key: Number to compare; None for `metric`.
@@ -155,7 +155,7 @@ class Sweep(Series):
         return next(i for i, own in enumerate(self.combinations) if same(own))
 
     def best_config(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> AlgorithmConfig:
-        """A copy of the config with the settings of `best`."""
+        """Returns a copy of the config with the settings of the best combination; see `best`."""
         return self.config.with_settings(self.best(key, x, mode=mode).settings)
 
     def table(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> str:
