@@ -146,7 +146,7 @@ class MetricsLogger:
             stats.push(value)
         except TypeError as error:
             raise TypeError(
-                f"log_value({key!r}): {error}. Log its mean, or use reduce='item' or 'item_series'."
+                f"log_value({key!r}): {error}. Log one number, such as the mean, or use reduce='item' or 'item_series'."
             ) from error
 
     def log_dict(

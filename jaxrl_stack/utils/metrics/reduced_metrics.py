@@ -12,10 +12,11 @@ class ReducedMetrics(dict[str, Any]):
     """Results of a learner update: a nested dict of numbers that `MetricsLogger.aggregate` also accepts."""
 
     def statistics(self) -> list[tuple[tuple[str, ...], StatsBase]]:
-        """Converts every number to statistics that a MetricsLogger can merge; returns ``(path, statistics)`` for each.
+        """Converts every number of the results to statistics that a MetricsLogger can merge. Returns a list of
+        ``(path, statistics)``.
 
-        Steps trained add up over learners and updates; of everything else the last number counts, as the losses of
-        several learners are means over all of them.
+        Numbers of trained steps add up over learners and updates. Of all other metrics, the last number is kept,
+        because the losses of several learners are already means over all of them.
         """
         values = dict(nested_leaves(self))
         out: list[tuple[tuple[str, ...], StatsBase]] = []

@@ -313,7 +313,7 @@ def check_space(space: Any, name: str) -> None:
         attribute = "n" if isinstance(leaf, Discrete) else "nvec"
         count = getattr(leaf, attribute, 1)
         if isinstance(leaf, Discrete | MultiDiscrete) and np.min(count, initial=1) < 1:
-            raise ValueError(f"{path} is {leaf!r}, with {attribute}={count}: every choice needs at least 1 option.")
+            raise ValueError(f"{path} is {leaf!r}, with {attribute}={count}, so it is empty: use {attribute} >= 1.")
         if isinstance(leaf, Discrete | MultiDiscrete):
             first, last = (
                 int(function(bound)) for function, bound in zip((np.min, np.max), choices_of(leaf), strict=True)
@@ -333,7 +333,8 @@ def check_space(space: Any, name: str) -> None:
                 raise ValueError(f"{path} is {leaf!r}, with NaN among its bounds: use -inf and inf for no bound.")
             if leaf.dtype.kind == "f" and ((leaf.low > _LARGEST).any() or (leaf.high < -_LARGEST).any()):
                 raise ValueError(
-                    f"{path} is {leaf!r}, with no float32 number between the bounds of an entry: scale the values down."
+                    f"{path} is {leaf!r}, which has an entry without any float32 number between its bounds: scale the "
+                    "environment's values and the bounds of this space down."
                 )
             if (leaf.low > leaf.high).any():
                 raise ValueError(f"{path} is {leaf!r}, with a lower bound above the upper one: exchange them.")

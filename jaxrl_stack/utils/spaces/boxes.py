@@ -120,8 +120,9 @@ def member_maker(box: Box) -> Callable[[Any], np.ndarray]:
 
 
 def members_of(space: Space) -> Callable[[Any], Any]:
-    """Returns a function that converts actions from a compiled program, pytrees with arrays ``[..., *part.shape]``: the
-    function copies `Box` parts to NumPy arrays of their dtypes (see `member_maker`), and leaves other parts unchanged.
+    """Returns a function that converts actions from a compiled program: pytrees with the structure of `space` and
+    an array ``[..., *shape of the part]`` for each part. The function copies arrays of `Box` parts to NumPy arrays with
+    the part's dtype (see `member_maker`), and leaves other arrays unchanged.
     """
     makers = map_parts(lambda part: member_maker(part) if isinstance(part, Box) else lambda own: own, space)
     return lambda actions: map_parts(lambda _, make, own: make(own), space, makers, actions)

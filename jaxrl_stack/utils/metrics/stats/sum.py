@@ -33,7 +33,7 @@ class SumStats(SeriesStats):
 
     @property
     def throughputs(self) -> float:
-        """Amount added to the sum per second since the last `reduce`."""
+        """Throughput since the last `reduce`: mean increase of the sum per second."""
         return self._added / max(clock.perf_counter() - self._reference_time, 1e-9)
 
     def initialize_throughput_reference_time(self, time: float) -> None:
