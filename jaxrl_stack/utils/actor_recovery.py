@@ -64,7 +64,7 @@ class Restarts:
         return min(self._due.values(), default=self._now())
 
     def note(self, actor_id: int) -> None:
-        """Counts a completed restart of an actor, and stores its time."""
+        """Counts a completed restart of an actor, and stores the present time as the time of its last restart."""
         self._num[actor_id] = self.num_of(actor_id) + 1
         self._last[actor_id] = self._now()
 
@@ -155,16 +155,17 @@ class ActorRecovery:
     # ------------------------------------------------------------------------------------------- losses and failures
 
     def note_losses(self) -> None:
-        """Calls `note_loss` for each lost actor whose failed call no other method returns; see
-        `FaultTolerantActorManager.take_losses`.
+        """Calls `note_loss` for each actor whose loss was found by a ping, or by a call that did not wait for its
+        result. No other method returns these failed calls; see `FaultTolerantActorManager.take_losses`.
         """
         for call in self._pool.take_losses():
             if call.actor_id in self._pool.actor_ids():
                 self.note_loss(call)
 
     def note_loss(self, call: CallResult) -> None:
-        """Handles the loss of an actor: counts the loss if the actor restarts or the loss policy ignores losses, else
-        raises the error of `call`. If the loss is ignored and the actor cannot return, removes the actor.
+        """Handles a lost actor, on which `call` has failed. If Ray restarts the actor, or `LossPolicy.ignores`, counts
+        the failure; else raises the call's error. If the loss is ignored and the actor cannot return, removes the
+        actor.
 
         Raises:
             Exception: Error of the call, if the actor does not come back and the policy does not ignore the loss.

@@ -152,8 +152,8 @@ class ClassLoader:
 
 
 def _by_qualified_name(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts ``{"module:Name": class or function}`` to ``{"Name": class or function}``, without names that several
-    modules share. A name without its module also finds code that has moved to another module.
+    """Shortens the keys of ``{"module:Name": class or function}`` to ``"Name"``, to find code that was moved to another
+    module. Names that several modules share are left out.
     """
     names = [path.partition(":")[2] for path in given]
     return {name: thing for name, thing in zip(names, given.values(), strict=True) if names.count(name) == 1}

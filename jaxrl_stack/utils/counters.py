@@ -21,12 +21,12 @@ _LIMIT = 1 << 64
 
 
 def zero() -> np.ndarray:
-    """Creates a host counter with the value 0: ``uint32[2]``."""
+    """Creates a counter with the value 0 on the host: a NumPy array ``uint32[2]``."""
     return np.zeros(2, np.uint32)
 
 
 def from_int(n: int) -> np.ndarray:
-    """Converts a Python integer to a counter on the host, ``uint32[2]``.
+    """Converts a Python integer to a counter on the host: a NumPy array ``uint32[2]``.
 
     Args:
         n: Integer in [0, 2**64).
@@ -56,7 +56,8 @@ def to_int(counter: Any) -> int:
 
 
 def add(counter: Any, n: Any) -> Any:
-    """Adds `n` to a counter ``uint32[2]`` exactly. The sum of a host counter and a Python int is a host counter.
+    """Adds `n` to a counter exactly. If the counter is a NumPy array ``uint32[2]`` and `n` is a Python int, the sum is
+    a NumPy array; else it is a JAX array.
 
     Args:
         counter: ``uint32[..., 2]``.

@@ -68,13 +68,13 @@ class MemoryEstimate:
     def of_rows(
         cls, what: str, counts: Mapping[str, int], columns: Mapping[str, int], *, is_complete: bool = True
     ) -> MemoryEstimate:
-        """Creates an estimate from ``{column: bytes per row}``, times the number of rows."""
+        """Creates a memory estimate from ``{column: bytes per row}``: multiplies them by the number of rows."""
         num_rows = math.prod(counts.values())
         return cls(what, counts, {name: size * num_rows for name, size in columns.items()}, is_complete)
 
     def part(self, what: str, number: int, of: int) -> MemoryEstimate:
-        """Estimates the memory of `number` parts, if the arrays are divided into `of` equal parts. Scales the bytes and
-        the first entry of `counts`, and rounds them up.
+        """Estimates the memory of `number` parts, if the arrays are divided into `of` equal parts. Scales the bytes of
+        each column and the first number in `counts` by ``number / of``, and rounds up.
         """
         (divided, total), *others = self.counts.items()
         counts = dict([(divided, -(-total * number // of)), *others])
@@ -104,7 +104,7 @@ class MemoryEstimate:
 
     @property
     def num_bytes(self) -> int:
-        """Estimated bytes of the arrays with all rows."""
+        """Estimated bytes of all columns together, with all rows."""
         return sum(self.columns.values())
 
     def to_dict(self) -> dict[str, Any]:

@@ -442,8 +442,8 @@ class _Part(NamedTuple):
 
 
 def _near_this_process(part: _Part) -> _Part:
-    """Returns a copy of the description of a placement group that requests a single node for all bundles, preferably
-    the node of this process; the unchanged description if no node is large enough.
+    """Returns a copy of a placement group's description, changed to place all bundles on a single node, preferably
+    the node of this process. If no node is large enough, returns the description unchanged.
 
     If the group does not get a node soon, `_reserve` allows several nodes.
     """
@@ -614,13 +614,13 @@ class RayLease:
     node_id: str | None
 
     def __bool__(self) -> bool:
-        """Whether the release of the last lease shuts Ray down; False if the user initialised Ray, and after `release`
-        of this lease.
+        """Whether this lease keeps Ray running; False after `release`, and if the user initialised Ray. The release of
+        the last such lease shuts Ray down.
         """
         return self.node_id is not None
 
     def release(self) -> None:
-        """Ends this lease of Ray; shuts Ray down if it was started for leases and this is the last one."""
+        """Ends this lease. If this package initialised Ray, the release of the last lease shuts Ray down."""
         import ray
 
         node_id, self.node_id = self.node_id, None
