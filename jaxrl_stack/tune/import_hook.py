@@ -25,8 +25,8 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the spec of a watched module, as the other finders find it, with a loader that also calls the
-        function after the import; None for other modules.
+        """Finds the spec of a watched module with the other finders, and makes its loader call the module's function in
+        `callbacks` after the import. Returns None for modules that are not watched.
         """
         callback = self._callbacks.get(fullname)
         if callback is None:

@@ -60,8 +60,8 @@ def fingerprint_of(params: Mapping[str, jax.Array]) -> dict[str, int]:
 
 
 def fingerprints_of_members(params: Mapping[str, jax.Array]) -> jax.Array:
-    """Fingerprints of the parameters of population members on several devices. The fingerprint of a member equals
-    `fingerprint` of the member's parameters.
+    """Fingerprints (hashes) of the parameters of population members on several devices. Each fingerprint equals the
+    result of `fingerprint` for the parameters of one member.
 
     Args:
         params: ``{ref: array}``, ``[D, V, ...]`` for V members on each of D devices.

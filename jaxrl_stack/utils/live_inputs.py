@@ -30,8 +30,8 @@ class Once(NamedTuple):
 
 
 def traced_once(function: Callable[..., Any], *args: Any) -> Once:
-    """Traces a function once; returns a callable that runs the traced program, the inputs that its results depend on,
-    and the shapes of its outputs.
+    """Traces a function once. Returns a `Once`: the traced program as a callable, a bool for each input that says
+    whether results or effects can depend on it, and the shapes and dtypes of the outputs.
 
     Args:
         function: Pure function of `args`.
@@ -41,11 +41,11 @@ def traced_once(function: Callable[..., Any], *args: Any) -> Once:
 
 
 def once_of(function: Callable[..., Any], args: tuple[Any, ...], program: Any, out: Any) -> Once:
-    """Returns the result of `traced_once` for a function that was already traced, without tracing it again.
+    """Returns the `Once` of a function that was already traced, without tracing it again.
 
     Args:
-        function, args: Of `traced_once`.
-        program, out: What ``jax.make_jaxpr(function, return_shape=True)(*args)`` returned.
+        function, args: See `traced_once`.
+        program, out: Results of ``jax.make_jaxpr(function, return_shape=True)(*args)``.
     """
     matters = read_inputs(program.jaxpr, [True] * len(program.jaxpr.outvars))
     replay, treedef = jaxpr_as_fun(program), jax.tree.structure(out)

@@ -53,8 +53,9 @@ def _fresh_caches() -> contextlib.AbstractContextManager[None]:
 
 @functools.cache
 def _trace_number() -> Any:
-    """Returns a user context of JAX. Inside of ``_trace_number()(1)``, JAX traces jitted functions again instead of
-    using cached traces. All calls return the same object, so that caches do not grow.
+    """Returns a factory of context managers (``jax.make_user_context``). Inside of ``with _trace_number()(1):``, JAX
+    does not use traces of jitted functions that it cached outside. All calls return the same factory, so that JAX's
+    caches do not grow.
     """
     return jax.make_user_context(0)
 

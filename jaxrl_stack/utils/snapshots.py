@@ -76,14 +76,14 @@ class Snapshots:
         self._newest = tuple(map(weakref.ref, state))
 
     def renamed(self, old: Any, new: Any) -> None:
-        """Records that `new` replaces the part `old` of the newest state. The next `before_call` then takes no snapshot
-        because of this replacement.
+        """Records that `new` replaces the part `old` of the newest state. This replacement is
+        then no reason for the next `before_call` to take a snapshot.
         """
         self._newest = tuple(weakref.ref(new) if ref() is old else ref for ref in self._newest)
 
     def changed(self, old: Any, new: Any, change: Any) -> None:
-        """Records a change between two calls that replaces the part `old` of the state by `new`. Code that repeats the
-        calls since the snapshot also repeats the change, so that no new snapshot is needed.
+        """Records that `change`, made between two calls of the program, replaced the part `old` of the state by `new`.
+        Code that repeats the calls since the snapshot also repeats the change, so that no new snapshot is needed.
 
         Args:
             old, new: Parts of the state.
