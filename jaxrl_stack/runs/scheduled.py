@@ -362,7 +362,7 @@ class Halver:
         population: The population.
         halving: Arguments of successive halving.
         scores: Scores of the members.
-        trials: The runs. Those that differ only in the seed continue together.
+        trials: The runs. Runs that differ only in the seed continue together.
         progress: Whether to print a line at each rung.
     """
 

@@ -14,8 +14,8 @@ from jaxrl_stack.utils.results import flatten_result, get_nested, no_number
 from jaxrl_stack.utils.signatures import call_problem
 
 Until = Mapping[Any, Any] | Callable[[Mapping[str, Any]], Any] | int | None
-"""Path in the result → value at which to stop, as Tune has it; a function of the result; a number of iterations; None
-for Ctrl-C alone."""
+"""Form of stop criteria: a dict {path in the result: value at which to stop}, as in Tune; a function of the result; a
+number of iterations; or None, which stops only at Ctrl-C."""
 
 
 _MANY_ITERATIONS = 10_000

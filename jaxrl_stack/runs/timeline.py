@@ -92,10 +92,10 @@ class RecordedIteration:
     """Recorded iteration: a row of the run's table.
 
     Attributes:
-        iteration: Its number, from 1.
-        num_training_steps: Training steps of it.
+        iteration: Number of the iteration, from 1.
+        num_training_steps: Number of training steps in the iteration.
         row: Index of the row.
-        num_commands: Commands before it began.
+        num_commands: Number of commands (recorded calls) before the iteration began.
     """
 
     iteration: int
@@ -115,9 +115,9 @@ class BaseTimeline(abc.ABC, Generic[RecordedT]):
         commands: Commands in their order.
         iterations: Recorded iterations by number, ascending, since the start or the last restore. In a run, only a
             restore of another iteration counts.
-        checkpoints: Stored checkpoints of these iterations and of the one before them, by iteration, without those from
-            before that restore. If a run restored a checkpoint in its own folder, that checkpoint is
-            included.
+        checkpoints: Stored checkpoints of these iterations and of the iteration before them, by iteration. Checkpoints
+            from before that restore are left out. A run's checkpoint in its own folder is included if that restore has
+            loaded it.
         first: Number of the iteration before the recorded ones: 0, or the iteration of a restored state.
         origin: The command that restored the state before the first iteration; None if the run began with new
             parameters.
@@ -176,10 +176,10 @@ class Timeline(BaseTimeline[RecordedIteration]):
 
     Args:
         directory: Folder of the run.
-        history: Its table.
+        history: Table of the run.
 
     Raises:
-        NotRecomputableError: If the table lacks the numbers of training steps, or a command fits no iteration of it.
+        NotRecomputableError: If the table lacks the number of training steps, or a command fits none of its iterations.
         ValueError: If ``commands.jsonl`` or a checkpoint's metadata is damaged.
     """
 
@@ -236,8 +236,8 @@ class Timeline(BaseTimeline[RecordedIteration]):
         return found
 
     def _has_restored(self, checkpoint: StoredCheckpoint) -> bool:
-        """Whether the recorded iterations begin after a command that restored this checkpoint as a whole, not only a
-        component of it.
+        """Whether the recorded iterations begin after a command that restored this whole checkpoint, not only one of
+        its components.
         """
         origin = self.origin
         if checkpoint.iteration != self.first or origin is None or origin.number != self._began_at:

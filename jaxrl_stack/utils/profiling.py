@@ -27,7 +27,7 @@ SCOPES = (SAMPLING, LEARNER_CONNECTOR, UPDATE, REPLAY)
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = .*? ([\w-]+)\(")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _CONTROL_FLOW = {"while", "conditional", "call"}
-"""Instructions whose time is that of others inside of them."""
+"""Instructions that contain other instructions. Their time is the time of the inner instructions."""
 
 logger = logging.getLogger(__name__)
 
