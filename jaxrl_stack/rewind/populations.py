@@ -39,7 +39,7 @@ class PopulationReplay(BaseReplay[Population, PopulationTimeline]):
         config, allow: See `population_at`.
 
     Raises:
-        NotRecomputableError: If the folder is not that of a population, has no checkpoint, or lacks numbers.
+        NotRecomputableError: If the folder is not the folder of a population, has no checkpoint, or lacks numbers.
         ValueError: If a file is damaged.
     """
 
