@@ -823,7 +823,7 @@ LEARNERS = [
     case("loss-arguments", learner_with(compute_loss_for_module=lambda self, batch, fwd_out: 0), TypeError, "MyLearner.compute_loss_for_module()", "'module_id'", "def compute_loss_for_module(self, *, module_id, config, batch, fwd_out)"),
     case("metric-key-second", learner_with(compute_loss_for_module=lambda self, *, module_id, config, batch, fwd_out: self.metrics.log_value(1.0, "x")), TypeError, "log_value(", "1.0, 'x'", "log_value(name, value)"),
     case("loss-nan", loss(lambda batch: jnp.float32(jnp.nan), check_nans=True), FloatingPointError, "loss", POLICY, "lower lr"),
-    case("metric-per-row", loss(lambda batch: (jnp.float32(0), {"adv": batch["advantages"]})), ValueError, "log_value(", "'adv'", "Log its mean"),
+    case("metric-per-row", loss(lambda batch: (jnp.float32(0), {"adv": batch["advantages"]})), ValueError, "log_value(", "'adv'", "Log one number"),
     case("no-optimizer", changed(lambda c: c.learners(learner_class=type("MyLearner", (PPOLearner,), {"configure_optimizers_for_module": lambda self, module_id, config=None: None}))), ValueError, "configure_optimizers_for_module", POLICY, "Call self.register_optimizer"),
     case("optimizer-name", optimizer(optimizer="adam"), TypeError, "optimizer=", "'adam'", "optax.adam"),
     case("optimizer-returns-none", optimizer(optimizer=lambda lr: None), TypeError, "optimizer=", "returned None", "an optax.GradientTransformation"),

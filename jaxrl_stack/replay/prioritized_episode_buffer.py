@@ -61,7 +61,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
         Args:
             episodes: As in `EpisodeReplayBuffer.add`.
-            weight: Priority of the episodes' steps, > 0; None: the largest priority that was ever set.
+            weight: Priority of the episodes' steps, > 0. None: the largest priority that `update_priorities` has set,
+                at least 1.
 
         Raises:
             ValueError: As there, and if `weight` is out of range.
@@ -146,8 +147,9 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._set(rows, self._scaled(priority))
 
     def _set(self, rows: np.ndarray, scaled: Any) -> None:
-        """Sets the scaled priorities (``priority ** alpha``) of the steps with the row indices `rows`. Samples are
-        drawn in proportion to scaled priorities.
+        """Sets the scaled priorities (``priority ** alpha``) of the steps with the row indices `rows`. Steps are drawn
+        in proportion to their scaled priorities; an episode's first step is drawn more often, see
+        `arithmetic.num_starts`.
         """
         if self._first_multiplicity == 1:
             self._tree.set(rows, scaled)

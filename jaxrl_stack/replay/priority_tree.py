@@ -65,7 +65,7 @@ class PriorityTree:
         self._update(indices, priorities * multiplicities, priorities)
 
     def remove(self, indices: np.ndarray) -> None:
-        """Removes the priorities at `indices`. Sampling then never selects these indices."""
+        """Removes the priorities at `indices`. Sampling does not select these indices until they are set again."""
         self._update(indices, 0.0, np.inf)
 
     def find(self, masses: np.ndarray) -> np.ndarray:

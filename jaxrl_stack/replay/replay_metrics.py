@@ -23,7 +23,7 @@ _ADDED = {
 }
 """Metric of added or evicted episodes or steps -> field of `Counts`."""
 _STORED = {names.NUM_EPISODES_STORED, names.NUM_ENV_STEPS_STORED}
-"""Metrics that are not logged for agents and modules."""
+"""Metrics that are logged only for the environment, not for agents and modules."""
 _NO_LIFETIME = {names.NUM_EPISODES_PER_SAMPLE, names.NUM_RESAMPLES}
 
 

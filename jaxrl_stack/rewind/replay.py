@@ -127,8 +127,9 @@ class Replay(BaseReplay[Algorithm, Timeline]):
             config = self._stored_config(timeline.checkpoints[min(timeline.checkpoints)])
         else:
             raise NotRecomputableError(
-                f"{timeline.directory}: contains no stored checkpoint with the run's config. Train with "
-                "reporting(checkpoint_frequency=10), or name the file with the run's config: --config-file PATH."
+                f"{timeline.directory}: has no stored checkpoint of the recorded iterations, so the run's config is "
+                "unknown. Train with reporting(checkpoint_frequency=10), or name the file with the run's config: "
+                "--config-file PATH."
             )
         why_not = self.origin.get("why_not_recomputable") or why_not_recomputable(config)
         if why_not is not None:
@@ -280,8 +281,8 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         what = f"{command.path}: {command.call}({str(path)!r}) cannot be repeated, because the checkpoint"
         if command.reason is not None or not path.is_dir():
             raise NotRecomputableError(
-                f"{what} is not a folder on this machine. Restore the folder, or choose an iteration after the run's "
-                f"next stored checkpoint."
+                f"{what} is not a folder on this machine. Restore the folder, or choose an iteration at or after the "
+                f"run's next stored checkpoint."
             )
         if checkpoint_checksum(path) != arguments["checksum"]:
             raise NotRecomputableError(f"{what} has changed since the run loaded it. Restore its files from a copy.")

@@ -416,7 +416,7 @@ class Benchmark:
             if bands:
                 panels[task] = [bands.get(name) or _empty_band(name) for name in cells]
         if not panels:
-            raise ValueError(f"{self.path}: no finished run has the metric {key!r}. Pass another one: plot(key=...).")
+            raise ValueError(f"{self.path}: no finished run has the metric {key!r}. Choose another: plot(key=...).")
         return draw_panels(panels, x_label=axis_label(x), y_label=key_label(key), path=path, **options)
 
     def plot_profiles(

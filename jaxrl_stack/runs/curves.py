@@ -13,7 +13,7 @@ import numpy as np
 
 STEPS, SECONDS, ITERATIONS = "num_env_steps_sampled_lifetime", "time_total_s", "training_iteration"
 X_AXES = {STEPS: "environment steps", SECONDS: "seconds", ITERATIONS: "iterations"}
-"""Column of the x axis -> label of the axis."""
+"""Column of a run's table, used as x axis of curves -> label of the axis."""
 _SHORT_NAMES = {"steps": STEPS, "seconds": SECONDS, "time": SECONDS, "iterations": ITERATIONS}
 
 RETURN = "env_runners/episode_return_mean"

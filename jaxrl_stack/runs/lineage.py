@@ -156,7 +156,7 @@ class Lineage:
         )
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes JSON lines: the members' first settings, then a line for each `Copy` (replaced member)."""
+        """Writes JSON lines: the members' first settings, then a line for each `Copy` (replacement of a member)."""
         lines = [{"first": [dict(own) for own in self.first]}, *map(dataclasses.asdict, self.copies)]
         file = Path(path)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -187,7 +187,7 @@ class Lineage:
 
 
 def _scores(line: Mapping[str, Any]) -> dict[str, float]:
-    """Reads the scores of source and target from the JSON line of a `Copy`. In JSON, null stands for NaN."""
+    """Reads the scores of both members, source and target, from the JSON line of a `Copy`, where null means NaN."""
     names = ("source_score", "target_score")
     return {name: math.nan if line[name] is None else line[name] for name in names}
 

@@ -257,8 +257,9 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def common_title(runs: Sequence[Run]) -> str | None:
-    """Title of a figure: the algorithm and environment, if all runs have the same. The labels of the curves then omit
-    both. None if runs differ in algorithm or environment. None also if all runs form one group, whose label has both.
+    """Title of a figure: the algorithm and environment, if all runs have the same algorithm and environment. The labels
+    of the curves then omit both. None if runs differ in one of the two, or if all runs form one group, whose label
+    contains both.
     """
     titles = {run.title for run in runs}
     return titles.pop() if len(titles) == 1 and len(_alike(runs)) > 1 else None

@@ -99,7 +99,8 @@ class Sweep(Series):
         best first. The best returns of a search are partly luck, so rows of `confirmation` (the best combinations,
         trained again with new seeds) come before all others.
 
-        Seeds without a value of `key` are ignored. Combinations without any value have NaN and come last.
+        Seeds without a value of `key` are ignored. Combinations without any value have NaN and come last among
+        their kind (confirmed or searched).
 
         Args:
             key: Number to compare; None for `metric`.

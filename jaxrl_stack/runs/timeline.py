@@ -116,8 +116,8 @@ class BaseTimeline(abc.ABC, Generic[RecordedT]):
         iterations: Recorded iterations by number, ascending, since the start or the last restore. In a run, only a
             restore of another iteration counts.
         checkpoints: Stored checkpoints of these iterations and of the iteration before them, by iteration. Checkpoints
-            from before that restore are left out. A run's checkpoint in its own folder is included if that restore has
-            loaded it.
+            from before that restore are left out, with one exception: a checkpoint in the run's folder that this
+            restore has loaded.
         first: Number of the iteration before the recorded ones: 0, or the iteration of a restored state.
         origin: The command that restored the state before the first iteration; None if the run began with new
             parameters.

@@ -25,8 +25,8 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Finds the spec of a watched module with the other finders, and makes its loader call the module's function in
-        `callbacks` after the import. Returns None for modules that are not watched.
+        """Returns the spec of a watched module, which the other finders find. The spec's loader also calls the module's
+        function in `callbacks` after the import. Returns None if the module is not watched, or is not found.
         """
         callback = self._callbacks.get(fullname)
         if callback is None:

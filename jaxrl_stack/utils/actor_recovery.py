@@ -163,9 +163,9 @@ class ActorRecovery:
                 self.note_loss(call)
 
     def note_loss(self, call: CallResult) -> None:
-        """Handles a lost actor, on which `call` has failed. If Ray restarts the actor, or `LossPolicy.ignores`, counts
-        the failure; else raises the call's error. If the loss is ignored and the actor cannot return, removes the
-        actor.
+        """Handles a lost actor, on which `call` has failed. If Ray restarts the actor, or the policy ignores losses
+        (`LossPolicy.ignores`), counts the failure; else raises the call's error. If the loss is ignored and the actor
+        cannot return, removes the actor.
 
         Raises:
             Exception: Error of the call, if the actor does not come back and the policy does not ignore the loss.

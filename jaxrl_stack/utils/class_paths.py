@@ -102,7 +102,8 @@ class ClassLoader:
             expected: Without `base`, classes as text: the running script's subclasses of these are found.
 
         Raises:
-            ValueError: If the class or function is not allowed, does not exist, or is no subclass of `base`.
+            ValueError: If `path` has another form, or the class or function is not allowed, does not exist, or is no
+                subclass of `base`.
         """
         if not isinstance(path, str) or len(path) > _MAX_LENGTH or not _PATH.fullmatch(path):
             shown = repr(path)[:100]

@@ -68,7 +68,7 @@ class MemoryEstimate:
     def of_rows(
         cls, what: str, counts: Mapping[str, int], columns: Mapping[str, int], *, is_complete: bool = True
     ) -> MemoryEstimate:
-        """Creates a memory estimate from ``{column: bytes per row}``: multiplies them by the number of rows."""
+        """Creates a memory estimate from ``{column: bytes per row}``: multiplies the bytes by the number of rows."""
         num_rows = math.prod(counts.values())
         return cls(what, counts, {name: size * num_rows for name, size in columns.items()}, is_complete)
 

@@ -76,8 +76,8 @@ class Snapshots:
         self._newest = tuple(map(weakref.ref, state))
 
     def renamed(self, old: Any, new: Any) -> None:
-        """Records that `new` replaces the part `old` of the newest state. This replacement
-        is then no reason for the next `before_call` to take a snapshot.
+        """Records that `new` replaces the part `old` of the newest state. This replacement is then no reason
+        for the next `before_call` to take a snapshot.
         """
         self._newest = tuple(weakref.ref(new) if ref() is old else ref for ref in self._newest)
 

@@ -15,8 +15,8 @@ class ReducedMetrics(dict[str, Any]):
         """Converts every number of the results to statistics that a MetricsLogger can merge. Returns a list of
         ``(path, statistics)``.
 
-        Numbers of trained steps add up over learners and updates. Of all other metrics, the last number is kept,
-        because the losses of several learners are already means over all of them.
+        Counts of steps (see `adds_up`) add up over learners and updates. Of all other metrics, the last number is kept,
+        because the losses of several learners are already means over all learners.
         """
         values = dict(nested_leaves(self))
         out: list[tuple[tuple[str, ...], StatsBase]] = []

@@ -313,7 +313,9 @@ def check_space(space: Any, name: str) -> None:
         attribute = "n" if isinstance(leaf, Discrete) else "nvec"
         count = getattr(leaf, attribute, 1)
         if isinstance(leaf, Discrete | MultiDiscrete) and np.min(count, initial=1) < 1:
-            raise ValueError(f"{path} is {leaf!r}, with {attribute}={count}, so it is empty: use {attribute} >= 1.")
+            raise ValueError(
+                f"{path} is {leaf!r}, with {attribute}={count}: use at least 1, so that every choice has an option."
+            )
         if isinstance(leaf, Discrete | MultiDiscrete):
             first, last = (
                 int(function(bound)) for function, bound in zip((np.min, np.max), choices_of(leaf), strict=True)

@@ -174,8 +174,8 @@ def normalize_action(action: Any, action_space_struct: Any) -> Any:
 
 
 def convert_element_to_space_type(element: Any, sampled_element: Any) -> Any:
-    """Converts an element of a space so that ``space.contains`` accepts it. If the same part of `sampled_element` is a
-    NumPy array, a NumPy scalar or an int, converts the part (such as a list) to this type and dtype.
+    """Converts an element of a space so that ``space.contains`` accepts it. Each part, such as a list, gets the type
+    and dtype of the same part of `sampled_element`, if the latter is a NumPy array, a NumPy scalar or an int.
 
     Args:
         element: A struct, for example read from JSON.
