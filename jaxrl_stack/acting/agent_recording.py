@@ -131,8 +131,9 @@ class AgentRecording:
         )
 
     def _step_of(self, row: int, act: int) -> int:
-        """Returns the index of the vector step in which a row (one agent in one environment) took its recorded action
-        number `act`. Action 0 was taken before this block: its vector step has a negative index.
+        """Returns the index of the vector step in which a row (one agent in one environment) took the action that is
+        stored at index `act` of the recording. Index 0 stores the action of an agent step that was incomplete at the
+        end of the previous block: its vector step has a negative index.
         """
         return self._held_begins[row] if act == 0 else act - 1
 
@@ -250,8 +251,9 @@ class AgentRecording:
         return np.arange(self.num_steps)[:, None] < self.counts
 
     def columns(self) -> dict[str, Any]:
-        """Returns the recorded columns of the module, ``{column: pytree [T, R, ...]}``: complete agent steps first,
-        then masked entries.
+        """Returns the recorded columns of the module, ``{column: pytree [T, R, ...]}``. Each of its R rows is one agent
+        in one environment. Along axis T, a row has its complete agent steps first, then masked entries. A step is
+        complete if the next observation or the end is known.
 
         Masked entries repeat a complete step, so that their values are as valid as recorded ones.
         """
@@ -308,9 +310,9 @@ class AgentRecording:
         return rewards
 
     def times(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the vector step in which each complete agent step began, and the number of vector steps after which
-        it was complete: `AgentTimes.begins` and `AgentTimes.seen`, int32 ``[T, R]`` each. Entries after a row's last
-        complete step are 0.
+        """Returns ``(begins, seen)``, int32 ``[T, R]`` each, for the complete agent steps of R rows (one agent in one
+        environment each). `begins` has the vector step in which an agent step began. `seen` has the number of vector
+        steps after which it was complete. Entries after a row's last complete step are 0. See `AgentTimes`.
         """
         assert self._seen is not None
         begins, seen = np.zeros((2, self.num_steps, self.num_rows), np.int32)
@@ -343,8 +345,9 @@ class AgentRecording:
         return [(time // 2, row, what) for time, row, what in sorted(set(found))]
 
     def _problem_with(self, act: int, row: int) -> str:
-        """Returns the error text for the invalid observation on which a row (one agent in one environment) took its
-        recorded action number `act`: the observation has an action mask that allows no action, or is not finite.
+        """Returns the error text for an invalid observation: it has an action mask that allows no action, or is not
+        finite. On this observation, a row (one agent in one environment) took the action that is stored at index `act`
+        of the recording.
         """
         obs = self._obs if self._obs_leaves else self._layout.read(Columns.OBS, self._matrix, self._loose)
         has_mask = isinstance(obs, Mapping) and ACTION_MASK in obs
@@ -418,8 +421,8 @@ class AgentRecordings:
 
     def columns(self) -> dict[str, dict[str, Any]]:
         """Returns the recorded columns of all modules, ``{module_id: {column: pytree [T, R, ...]}}``. Each of a
-        module's R rows is one agent in one environment: first its complete steps (the next observation or the end is
-        known), then masked entries.
+        module's R rows is one agent in one environment. Along axis T, a row has its complete agent steps first, then
+        masked entries. A step is complete if the next observation or the end is known.
         """
         return {mid: recording.columns() for mid, recording in self.of_modules.items()}
 

@@ -219,8 +219,9 @@ class DeviceRollout:
         return step if isinstance(step, OpponentStep) else None
 
     def with_snapshots(self, module_id: str, *, num_envs: int, num_self_play: int, num_blocks: int) -> Self:
-        """Returns a copy of the rollout in which snapshots (stored copies of a module) play the rivals of the first
-        agent in the last ``B - S`` environments.
+        """Returns a copy of the rollout with snapshots (stored copies of a module) as opponents. In the last ``B - S``
+        of the B environments, the module plays the first agent, and snapshots play all other agents. In the first S
+        environments, the module plays all agents (self-play).
 
         Args:
             module_id: The module, which plays all agents in this rollout.
@@ -464,8 +465,9 @@ class DeviceRollout:
         return {name: info[name] for name in self.declared.get(module_id, ()) if name in info}
 
     def _rows(self, of_env: Any) -> dict[str, Any]:
-        """Groups values of the environments (by agent, if there are several) by module, ``{module_id: [B, ...]}``; each
-        row is one agent in one environment.
+        """Groups values of the environments by module: returns ``{module_id: [R, ...]}``, where each of a module's R
+        rows is one agent in one environment. `of_env` has one value per environment, ``[B, ...]``; with several agents,
+        it is ``{agent_id: [B, ...]}``.
         """
         if self.module_map.is_multi_agent:
             return self.module_map.rows(of_env)

@@ -255,7 +255,7 @@ def _outputs(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data_in(entries: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Returns deep copies of the entries of an info dict or of `custom_data` that a checkpoint can store."""
+    """Returns a deep copy of an info dict or of `custom_data`, without the entries that a checkpoint cannot store."""
     return {key: copy.deepcopy(value) for key, value in entries.items() if _is_data(value)}
 
 

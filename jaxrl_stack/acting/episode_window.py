@@ -155,12 +155,13 @@ class EpisodeWindow:
 
 
 class Unpacked(NamedTuple):
-    """Result of `EpisodeWindow.unpacked`: the `EpisodeWindow`, and the flags that were packed with it.
+    """Result of `EpisodeWindow.unpacked`: the `EpisodeWindow`, and the flags `is_finite` and `unclaimed` that
+    `EpisodeWindow.packed` stored with it.
 
     Attributes:
-        window: Window with NumPy arrays ``[D, ...]``.
-        is_finite: Whether the flag was set on all devices.
-        unclaimed: Agents whose flag was set on at least one device.
+        window: Window with NumPy arrays ``[D, ...]`` of D devices.
+        is_finite: Whether the flag `is_finite` was True on all devices.
+        unclaimed: Agents whose flag `unclaimed` was True on at least one device.
     """
 
     window: EpisodeWindow

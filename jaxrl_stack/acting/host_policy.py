@@ -66,8 +66,8 @@ class PackedColumns:
         return jax.tree.map(lambda slot: slot.read(matrix, loose), slots)
 
     def read_actions(self, matrix: np.ndarray, loose: Any = ()) -> tuple[Any, Any]:
-        """Reads the actions from the packed matrix: ``(actions of the module, actions for the environments)``; the same
-        object if they are equal.
+        """Reads ``(actions of the module, actions for the environments)`` from the packed matrix. If both have the same
+        position in the matrix, because they are equal, they are the same object.
         """
         actions = self.read(Columns.ACTIONS, matrix, loose)
         return actions, actions if self._are_actions_for_env else self.read(Columns.ACTIONS_FOR_ENV, matrix, loose)
@@ -79,9 +79,9 @@ class PackedColumns:
 
 @dataclasses.dataclass
 class _Acting:
-    """Compiled acting program for one mode (explore, greedy or random actions). Of the fixed arrays (weights,
-    settings, PRNG key) and the arrays that vary from step to step, it takes only arrays that affect its results,
-    because each argument costs time.
+    """Compiled acting program for one mode (explore, greedy or random actions). Because each argument costs time, the
+    program takes only arrays that affect its results: some of the fixed arrays (weights, settings, PRNG key), and some
+    of the arrays that vary from step to step.
 
     Attributes:
         program: ``(fixed leaves, memory, counts, batch, varying leaves) -> (matrix, loose, memory)``.

@@ -79,8 +79,9 @@ class LiveEpisodes:
                 episode.set_observations(new_data=row(observations, index), at_indices=-1)
 
     def _see(self, index: int, episode: SingleAgentEpisode, last: Any) -> None:
-        """Replaces the newest observations of an episode by the module's inputs before the episode is returned: by the
-        inputs that `saw` has stored, and by `last`, which was computed from the observation after the last step.
+        """Replaces the newest observations of an episode by the module's inputs, before the episode is returned. The
+        new values are the inputs that `saw` has stored, followed by `last`, the input for the observation after the
+        last step.
         """
         seen = [*self._seen[index], last]
         episode.observations.data[-len(seen) :] = seen

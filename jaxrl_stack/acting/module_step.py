@@ -344,8 +344,8 @@ class ModuleStep:
         return self.step(state, columns, dataclasses.replace(context, key=key, update_statistics=False))[2]
 
     def first_row(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """Returns row 0 of the columns of `act_once`, as NumPy arrays; the action for the environment is a member of
-        its space.
+        """Returns row 0 of the columns that `act_once` computed, as NumPy arrays. Converts the action for the
+        environment to an element of the action space.
         """
         columns = jax.tree.map(lambda x: x[0], columns)
         space: Any = self.env_to_module.input_action_space

@@ -102,7 +102,9 @@ class OpponentStep(ModuleStep):
 
     @classmethod
     def of(cls, step: ModuleStep, *, num_blocks: int, num_agents: int) -> Self:
-        """Creates the opponents' policy step from the policy step of the module whose snapshots play."""
+        """Creates the `OpponentStep`, which computes the opponents' actions, from the `ModuleStep` of the module whose
+        snapshots play.
+        """
         own = {field.name: getattr(step, field.name) for field in dataclasses.fields(ModuleStep)}
         return cls(**own, num_blocks=num_blocks, num_agents=num_agents)
 
@@ -273,8 +275,8 @@ class OpponentStep(ModuleStep):
     # ----------------------------------------------------------------------------------------------------------- rows
 
     def _split(self, rows: Any) -> Any:
-        """Groups rows (one agent in one environment each) by block, a group of environments with the same opponent:
-        ``[rows of all blocks, ...]`` becomes ``[number of blocks, rows of a block, ...]``.
+        """Groups rows by block: ``[rows of all blocks, ...]`` becomes ``[number of blocks, rows of a block, ...]``. A
+        row is one agent in one environment. A block is a group of environments with the same opponent.
         """
 
         def split(x: jax.Array) -> jax.Array:
@@ -284,8 +286,8 @@ class OpponentStep(ModuleStep):
         return jax.tree.map(split, rows)
 
     def _joined(self, blocks: Any) -> Any:
-        """Joins the rows of all blocks (groups of environments with the same opponent) to one axis; inverse of
-        `_split`.
+        """Joins the rows of all blocks to one axis: ``[number of blocks, rows of a block, ...]`` becomes ``[rows of all
+        blocks, ...]``; inverse of `_split`.
         """
 
         def joined(x: jax.Array) -> jax.Array:
