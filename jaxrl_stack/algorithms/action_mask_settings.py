@@ -86,7 +86,7 @@ def check_mask_is_kept(pipeline: EnvToModulePipeline, key: str) -> None:
         )
     raise ValueError(
         f"Env-to-module connector {pipeline.mask_lost_by!r} drops the action mask {key!r}. Return "
-        f"{{{key!r}: mask, {OBSERVATIONS!r}: ...}} from the connector, and this space from "
+        f"{{{key!r}: mask, {OBSERVATIONS!r}: ...}} from the connector, and a Dict space with these keys from "
         f"recompute_output_observation_space(). If the connector has apply(), you can set sees_action_mask = False in "
         f"its class instead: the pipeline then adds the mask to the connector's output. To train without a mask: "
         f"environment(action_mask_key='none')."

@@ -328,8 +328,8 @@ def build_learner_connector(
 
 
 def _check_sampled_steps(config: AlgorithmConfig, names: list[str]) -> None:
-    """Raises for learner connectors that need all steps in sampled order if the algorithm learns from replay, or if
-    `clip_rewards` changes the rewards before the connectors run.
+    """Raises a ValueError if learner connectors (`names`) need every step once and in sampled order, but the algorithm
+    learns from replay, or `clip_rewards` changes the rewards before the connectors run.
     """
     algo_class = config.algo_class if names else None
     if algo_class is not None and algo_class.training_step_class.uses_replay:
@@ -364,9 +364,9 @@ def user_connectors(config: AlgorithmConfig, name: str, arguments: tuple[Any, ..
 
 
 def for_checkpoints(config: _Config, pipelines: Iterable[ConnectorPipelineV2]) -> _Config:
-    """Returns the config to store in a checkpoint. If a function that creates connectors cannot be imported by name,
-    the connectors that it created replace it in a copy of the config, unless they contain arrays. If no function is
-    replaced, returns `config` itself.
+    """Returns the config to store in a checkpoint: a copy in which the created connectors replace each connector
+    function that cannot be imported by name. A function is not replaced if its connectors contain arrays. If no
+    function is replaced, returns `config` itself.
     """
     stored: dict[str, StoredConnectors] = {}
     for pipeline in pipelines:

@@ -47,7 +47,9 @@ class EvaluationCounts:
         return {**self._sums, "num_calls_since_iteration": self.num_calls}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores the numbers from a result of `get_state`; missing numbers become 0."""
+        """Restores the numbers of episodes, steps, batches and evaluations from a result of `get_state`; missing
+        numbers become 0.
+        """
         sums = {name: 0 for name in LIFETIME_COUNTS} | {name: int(number) for name, number in state.items()}
         self.num_calls = sums.pop("num_calls_since_iteration", 0)
         self._sums: dict[str, int] = sums

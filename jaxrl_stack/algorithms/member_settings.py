@@ -79,8 +79,8 @@ class MemberSettings:
         for name, value in of_env.items():
             if name.removeprefix(ENV_CONFIG) not in config.env_config or not isinstance(value, int | float):
                 raise ValueError(
-                    f"{call}: {name}={short(value)} is invalid. Set one of the entries {sorted(config.env_config)} of "
-                    f"env_config to a number, such as {{'env_config/gravity': 9.8}}."
+                    f"{call}: {name}={short(value)} must name one of the entries {sorted(config.env_config)} of "
+                    f"env_config, and set it to a number, such as {{'env_config/gravity': 9.8}}."
                 )
         others = {name: value for name, value in settings.items() if name not in of_env}
         if others or not of_env:

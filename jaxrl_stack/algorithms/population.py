@@ -332,8 +332,8 @@ class Population(Checkpointable):
             self._num_training_steps = None
 
     def _replace_settings(self, settings: Mapping[str, Any]) -> None:
-        """Replaces settings that do not affect training, such as the results folder, while recorded iterations are
-        recomputed. Checkpoints still store the recorded population's values.
+        """Sets `settings`, ``{name: value}``, before recorded iterations are recomputed. These settings, such as the
+        results folder, do not affect training. Checkpoints still store the recorded population's values.
         """
         self._replaced_settings = {name: self.config.stored_value(name) for name in settings}
         self.config = with_replaced_settings(self.config, settings)
@@ -635,8 +635,8 @@ class Population(Checkpointable):
             self._check_members(given, f"copy({name}={list(given)})")
         if len(sources) != len(targets) or len(set(targets)) < len(targets):
             raise ValueError(
-                f"copy({list(sources)}, {list(targets)}): must be as many sources as targets, and each target only "
-                f"once: copy([0, 0], [2, 3])."
+                f"copy({list(sources)}, {list(targets)}): give as many sources as targets, and each target only once, "
+                f"such as copy([0, 0], [2, 3])."
             )
         arguments = {"sources": [int(i) for i in sources], "targets": [int(i) for i in targets]}
         with self._commands.around(self, COPY, arguments):

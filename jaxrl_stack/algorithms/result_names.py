@@ -1,4 +1,4 @@
-"""Names of the metrics in the results of a config."""
+"""Names of the metrics in the training results of an algorithm, derived from its config."""
 
 from __future__ import annotations
 

@@ -15,10 +15,12 @@ _Array = (np.ndarray, jax.Array)
 
 
 class DefaultNumber(int):
-    """RLlib's default number for a setting. It takes effect only if the user sets this number explicitly: with the
-    default ``num_env_runners=2``, this package starts no actors.
+    """RLlib's default number for a setting, which the config shows but does not apply: the default
+    ``num_env_runners=2`` starts no actors. The number takes effect only if the user sets it, as in
+    ``env_runners(num_env_runners=2)``.
 
-    It equals the number everywhere except in `same`, which distinguishes a config that explicitly set the number.
+    A `DefaultNumber` equals the number everywhere except in `same`, which distinguishes the default from the same
+    number set by the user.
     """
 
 

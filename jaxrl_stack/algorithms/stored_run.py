@@ -67,8 +67,8 @@ def config_to_store(config: AlgorithmConfig, module_map: ModuleMap) -> Algorithm
 
 
 def restored_checkpoint(path: Any, filesystem: Any) -> tuple[dict[str, Any], str | None]:
-    """Describes a restored checkpoint for the log of the run's commands. Returns a dict of its path and checksum, and
-    the reason why the command cannot be repeated (None if it can).
+    """Describes a restored checkpoint for the log of the run's commands. Returns two values: a dict with the path and
+    checksum of the checkpoint, and the reason why the command cannot be repeated (None if it can).
 
     Args:
         path, filesystem: See `Checkpointable.restore_from_path`.

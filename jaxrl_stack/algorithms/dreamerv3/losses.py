@@ -142,7 +142,8 @@ def actor_means(
     *,
     differentiable: bool,
 ) -> dict[str, jax.Array]:
-    """Computes the terms of the actor's loss (equation 11), scalar means over imagined states.
+    """Computes the terms of DreamerV3's actor loss (Hafner et al., 2023, equation 11) as scalar means over imagined
+    states.
 
     Args:
         actor: The trained actor.

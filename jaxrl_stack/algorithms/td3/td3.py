@@ -101,8 +101,8 @@ class TD3Config(OffPolicyConfig):
         return TD3Learner if self.bc_alpha is None else TD3BCLearner
 
     def traced_values(self) -> dict[str, Any]:
-        """Values of the traced settings, which compiled programs take as arguments. With `bc_alpha` (TD3+BC), the
-        setting `random_timesteps` is 0: no action is drawn uniformly at random.
+        """Values of the traced settings, which compiled programs take as arguments. If `bc_alpha` is set (TD3+BC on
+        recorded data), `random_timesteps` is 0: no action is drawn uniformly at random.
 
         TD3+BC samples nothing at the start of training, and its steps are recorded rows.
         """
@@ -113,7 +113,8 @@ class TD3Config(OffPolicyConfig):
 
     def static_value(self, name: str) -> float | None:
         """Value of a traced setting that ``experimental(_static_settings=...)`` compiles into the programs as a
-        constant, else None. With `bc_alpha`, `random_timesteps` is 0, as in `traced_values`.
+        constant, else None. If `bc_alpha` is set (TD3+BC on recorded data), the constant for `random_timesteps` is 0,
+        as in `traced_values`.
         """
         value = super().static_value(name)
         return 0 if name == "random_timesteps" and value is not None and self.bc_alpha is not None else value

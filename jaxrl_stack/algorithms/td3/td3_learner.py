@@ -199,7 +199,9 @@ class TD3Learner(TargetNetworkUpdates, Learner):
         return found
 
     def _policy_rows(self, module: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
-        """Policy loss of each row, float32 `[N]`; `_policy_loss` receives the means."""
+        """Terms of the policy loss for each row, ``{name: float32 [N]}``; `_policy_loss` receives the mean of each term
+        over valid rows.
+        """
         return {"policy": -module.compute_policy_values(batch)[1]}
 
     def _policy_loss(self, config: Any, means: dict[str, jax.Array]) -> jax.Array:
