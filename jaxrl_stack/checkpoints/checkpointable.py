@@ -298,8 +298,8 @@ class Checkpointable:
 
 
 def _complete(component: Component) -> None:
-    """Completes the stored configs of a component and its parts. A config lacks a setting if its value is not data; the
-    value is then copied from another of these configs that stores it as data.
+    """Completes the stored configs of a component and its parts. A stored config lacks the settings whose values are
+    not data. Their values are copied from another of these configs, if it stores them as data.
     """
     _, *inside = component.with_parts()
     _take_settings(component, inside)
@@ -308,8 +308,8 @@ def _complete(component: Component) -> None:
 
 
 def _take_settings(component: Component, others: Sequence[Component]) -> None:
-    """Fills in settings that a component's stored config lacks, from the first of the other components whose config
-    stores them as JSON.
+    """Copies each setting that a component's stored config lacks from another component: from the first one in `others`
+    whose stored config has the complete value of the setting.
     """
     for where in list(component.left_out):
         argument, _, name = where.partition("/")
@@ -323,8 +323,8 @@ def _take_settings(component: Component, others: Sequence[Component]) -> None:
 
 
 def _settings(component: Component, argument: str) -> dict[str, Any]:
-    """Returns the settings of a config among a component's arguments, ``{setting: JSON}``; empty if the argument is not
-    a config.
+    """Returns the settings of the config that a component has as its constructor argument `argument`, ``{setting:
+    JSON}``; {} if this argument is not a config.
     """
     node = component.ctor["kwargs"].get(argument)
     return node["value"] if isinstance(node, dict) and node.get(KIND) == "plain" else {}

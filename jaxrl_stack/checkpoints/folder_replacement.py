@@ -1,4 +1,4 @@
-"""Atomic replacement and removal of folders, also if a process is killed during it."""
+"""Atomic replacement and removal of folders, even if the process is killed during the operation."""
 
 from __future__ import annotations
 

@@ -74,15 +74,15 @@ class NeededCode:
             pass
 
     def add(self, node: Any, name: str = "") -> None:
-        """Adds all classes and functions that a JSON node names to the code that the caller must allow; see
-        `code_in`.
+        """Finds the classes and functions that a JSON node names, see `code_in`. Adds each one to the code that the
+        caller must allow, if it is not allowed yet.
         """
         for path, bases in code_in(node, name):
             self.add_class(path, *bases)
 
     def add_component(self, component: Component, cls: type, *, without: Collection[str] = ()) -> None:
-        """Adds what is needed to build an object: classes and functions to the code that the caller must allow, and
-        arguments that the checkpoint lacks to the arguments that the caller must pass.
+        """Records the code and the arguments that are needed to build an object: classes and functions, which the
+        caller must allow, and constructor arguments that the checkpoint lacks, which the caller must pass.
 
         Args:
             component: Description of the object.

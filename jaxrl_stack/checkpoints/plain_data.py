@@ -284,15 +284,19 @@ class Decoder:
             return self._KINDS[kind](self, node, name)
         except DAMAGES as error:
             raise ValueError(
-                f"{self._what} holds a damaged value of the kind {kind!r}: {error!r}. Use an undamaged copy."
+                f"{self._what} is damaged, or from another release: a value with {KIND}={kind!r} cannot be decoded. "
+                f"Use an undamaged copy, or the release that wrote it; the cause is: {error!r}"
             ) from error
         except ValueError as error:
             if str(error).startswith(self._what):
                 raise
-            raise ValueError(f"{self._what} holds a damaged value of the kind {kind!r}: {error}") from error
+            raise ValueError(
+                f"{self._what} is damaged, or from another release: a value with {KIND}={kind!r} cannot be decoded. "
+                f"Use an undamaged copy, or the release that wrote it; the cause is: {error}"
+            ) from error
 
     def decode_items(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
-        """Decodes JSON nodes of an `Encoder`, ``{name: node}``, to ``{name: value}``."""
+        """Converts the JSON that `Encoder` made of a dict, ``{name: node}``, back to ``{name: value}``."""
         return {name: self.decode(node, name) for name, node in nodes.items()}
 
     def _array(self, node: dict[str, Any], name: str) -> np.ndarray:
@@ -301,7 +305,7 @@ class Decoder:
         if "name" in node:
             if self._arrays is None:
                 raise ValueError(
-                    f"{self._what} refers to an array where none is allowed: it is damaged. Use an undamaged copy."
+                    f"{self._what} is damaged: it refers to an array where none is allowed. Use an undamaged copy."
                 )
             return self._arrays(node["name"])
         if shape == () and "hex" in node:
@@ -310,20 +314,20 @@ class Decoder:
             value = node["value"]
             if type(value) is not _JSON_TYPES.get(dtype.kind):
                 raise ValueError(
-                    f"{self._what} declares {value!r} as {dtype}, which is another type: it is damaged. Use "
-                    "an undamaged copy."
+                    f"{self._what} is damaged: it declares the dtype {dtype} for {value!r}, which has another type. "
+                    "Use an undamaged copy."
                 )
             with np.errstate(over="ignore"):
                 array = np.asarray(value, dtype)
             if array.item() != value:
                 raise ValueError(
-                    f"{self._what} declares {value!r} as {dtype}, which cannot represent this number: it is damaged. "
-                    "Use an undamaged copy."
+                    f"{self._what} is damaged: it declares the dtype {dtype} for {value!r}, which {dtype} cannot "
+                    "represent. Use an undamaged copy."
                 )
             return array
         if 0 not in shape:
             raise ValueError(
-                f"{self._what} has an array of shape {list(shape)} without content: it is damaged. Use an undamaged "
+                f"{self._what} is damaged: it has an array of shape {list(shape)} without content. Use an undamaged "
                 "copy."
             )
         return np.zeros(shape, dtype)
@@ -337,8 +341,8 @@ class Decoder:
         self._space_elements += num_described_entries(description)
         if self._space_elements > MAX_SPACE_ELEMENTS:
             raise ValueError(
-                f"{self._what} has spaces of {self._space_elements:,} entries, more than the maximum of "
-                f"{MAX_SPACE_ELEMENTS:,}: it is damaged. Use an undamaged copy."
+                f"{self._what} is damaged: it has spaces of {self._space_elements:,} entries, more than the maximum of "
+                f"{MAX_SPACE_ELEMENTS:,}. Use an undamaged copy."
             )
         return space_from_dict(description)
 
@@ -346,7 +350,7 @@ class Decoder:
         found = self.loader.load(node["value"], what=self._what, expected=EXPECTED_BASES.get(name, ()))
         if not isinstance(found, type):
             raise ValueError(
-                f"{self._what} refers to {node['value']!r}, which is not a class: it is damaged. Use an undamaged copy."
+                f"{self._what} is damaged: it refers to {node['value']!r}, which is not a class. Use an undamaged copy."
             )
         return found
 
@@ -354,7 +358,7 @@ class Decoder:
         cls = self.loader.load(node["class"], what=self._what, expected=(path_of(Plain),))
         if not isinstance(cls, type) or not issubclass(cls, Plain):
             raise ValueError(
-                f"{self._what} refers to {node['class']!r}, which cannot be built from data: it is damaged. Use an "
+                f"{self._what} is damaged: it refers to {node['class']!r}, which cannot be built from data. Use an "
                 "undamaged copy."
             )
         return cls.from_plain(self.decode_items(node["value"]), self.loader)
@@ -363,7 +367,7 @@ class Decoder:
         cls = self.loader.load(node["class"], what=self._what, expected=(path_of(Constructible),))
         if not isinstance(cls, type) or not (dataclasses.is_dataclass(cls) or issubclass(cls, Constructible)):
             raise ValueError(
-                f"{self._what} refers to {node['class']!r}, which cannot be built from data: it is damaged. Use an "
+                f"{self._what} is damaged: it refers to {node['class']!r}, which cannot be built from data. Use an "
                 "undamaged copy."
             )
         args = [self.decode(item) for item in node["args"]]
@@ -372,8 +376,8 @@ class Decoder:
             refused = [f.name for f in dataclasses.fields(cls) if f.metadata.get(NOT_STORED) and f.name in kwargs]
             if args or refused:
                 raise ValueError(
-                    f"{self._what} sets {refused or args!r} of a {cls.__name__}, which no saved checkpoint contains: "
-                    "it was changed. Do not use it."
+                    f"{self._what} was changed: it sets {refused or args!r} of a {cls.__name__}, but saving never "
+                    "stores this. Do not use it."
                 )
         try:
             return cls(*args, **kwargs)
@@ -385,7 +389,7 @@ class Decoder:
     def _missing(self, node: dict[str, Any], name: str) -> Any:
         where = str(node["where"])
         raise ValueError(
-            f"{self._what} does not contain {where}, which was {node['value']}. Pass it: "
+            f"{self._what} does not contain the value of {where}: {node['value']} cannot be saved. Pass the value: "
             f"from_checkpoint(path, {where.split('/')[0].split('.')[-1]}=...)."
         )
 
@@ -430,7 +434,7 @@ class StoredArray:
         is_shape = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
         if not is_shape or not isinstance(dtype, str) or dtype not in _DTYPES:
             raise ValueError(
-                f"{what} has an array of the invalid shape {shape!r} or dtype {dtype!r}: it is damaged. Use an "
+                f"{what} is damaged: it has an array of the invalid shape {shape!r} or dtype {dtype!r}. Use an "
                 "undamaged copy."
             )
         assert shape is not None

@@ -512,7 +512,11 @@ ARGUMENTS = [
         ),
         ("array", {"__kind__": "array", "dtype": "float32", "shape": [3], "name": BIAS}, ["array"]),
         ("no-content", {"__kind__": "array", "dtype": "float32", "shape": [10**12]}, ["without content"]),
-        ("missing", {"__kind__": "missing", "where": "catalog_class", "value": "a lambda"}, ["a lambda", "Pass it"]),
+        (
+            "missing",
+            {"__kind__": "missing", "where": "catalog_class", "value": "a lambda"},
+            ["a lambda", "Pass the value"],
+        ),
         ("unknown-kind", {"__kind__": "pickle", "value": "gASV"}, ["unknown kind 'pickle'"]),
         ("list-kind", {"__kind__": ["class"], "value": "evil:Env"}, ["unknown kind"]),
         ("no-value", {"__kind__": "class"}, ["damaged"]),
