@@ -1061,7 +1061,7 @@ COMMAND_LINES = [
     command("config-devices", [*RUN, "--config", '{"num_cpus_per_learner": 3, "num_envs_per_env_runner": 4}'], "num_envs_per_env_runner=4", "3 devices", "Use 6"),
     command("iterations-negative", [*RUN, "--num-iterations", "-1"], "--num-iterations", "'-1'", "at least 1"),
     command("iterations-fraction", [*RUN, "--num-iterations", "1.5"], "--num-iterations", "'1.5'", "--help"),
-    command("num-to-keep-zero", [*RUN, "--num-to-keep", "0"], "--num-to-keep", "'0'", "an integer of at least 1, or sparse"),
+    command("num-to-keep-zero", [*RUN, "--num-to-keep", "0"], "--num-to-keep", "'0'", "an integer of at least 1, or 'sparse'"),
     command("checkpoint-freq-zero", [*RUN, "--checkpoint-freq", "0"], "--checkpoint-freq", "'0'", "at least 1"),
     command("seed-text", [*RUN, "--seed", "x"], "--seed", "'x'", "--help"),
     command("seed-negative-option", [*RUN, "--seed", "-1"], "--seed", "-1", "at least 0"),

@@ -544,7 +544,10 @@ def test_numbers_that_own_code_may_report_are_not_refused():
         ([*TRAIN, "--set", "lr"], "--set 'lr': must be name=value, such as --set lr=0.001."),
         ([*TRAIN, "--set", "lrr=0.1"], "--set lrr=0.1: PPOConfig has no setting 'lrr'. Did you mean training(lr=...)?"),
         ([*TRAIN, "--set", "modl.width=8"], "--set modl.width=8: PPOConfig has no setting 'modl'"),
-        ([*TRAIN, "--set", "gamma.x=1"], "'gamma' is 0.99, which has no entry 'x'. Write gamma=..."),
+        (
+            [*TRAIN, "--set", "gamma.x=1"],
+            "'gamma' is 0.99, which has no entry 'x'. Set the whole setting: --set gamma=VALUE",
+        ),
         ([*TRAIN, "--set", "clip_param=wide"], "training(clip_param='wide'): must be a number at least 0"),
         ([*TRAIN, "--stop", '{"episode_reward_mean": 9}'], "Near matches: 'env_runners/episode_return_mean'"),
         ([*TRAIN, "--stop", '{"learners/default_policy/entrpy": 9}'], "'learners/default_policy/entropy'"),

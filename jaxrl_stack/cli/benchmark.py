@@ -67,5 +67,5 @@ def _algorithms(text: str) -> dict[str, AlgorithmConfig | None]:
         else:
             found[in_any_case(label)] = None
     if not found:
-        raise CliError("ALGOS is empty. Name algorithms: PPO,IMPALA (`jaxrl list algorithms`).")
+        raise CliError("ALGOS is empty. Give names such as PPO,IMPALA; `jaxrl list algorithms` prints all names.")
     return found

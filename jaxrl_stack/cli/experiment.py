@@ -104,7 +104,8 @@ def _assign(config: AlgorithmConfig, assignments: Sequence[str]) -> None:
                 present = config.stored_value(setting)
                 if not isinstance(present, Mapping | DefaultModelConfig | None):
                     raise ValueError(
-                        f"{setting!r} is {present!r}, which has no entry {inner[0]!r}. Write {setting}=..."
+                        f"{setting!r} is {present!r}, which has no entry {inner[0]!r}. Set the whole setting: --set "
+                        f"{setting}=VALUE"
                     )
                 value = _with_entry(given_settings(present), inner, value)
             config.update_from_dict({setting: value})

@@ -263,7 +263,7 @@ def _number_to_keep(text: str) -> int | str:
         return text
     if text.isdecimal() and int(text) >= 1:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} must be an integer of at least 1, or sparse")
+    raise argparse.ArgumentTypeError(f"{text!r} must be an integer of at least 1, or 'sparse'")
 
 
 # What argparse calls them: "invalid integer value: 'x'".

@@ -191,7 +191,7 @@ def _asked(ask: Callable[[str], str], legal: Sequence[int], advice: int | None) 
 
 
 def _legal(obs: Any, policy: Policy) -> list[int]:
-    """Returns the legal actions; all actions without an action mask."""
+    """Returns the legal actions for an observation. If observations have no action mask, all actions are legal."""
     space, key = policy.action_space, _mask_key(policy)
     assert isinstance(space, Discrete)
     if key is not None:

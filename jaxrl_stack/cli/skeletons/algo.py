@@ -1,4 +1,4 @@
-"""Own algorithm: PPO with an additional loss term, and a setting for its weight.
+"""Custom algorithm: PPO with an additional loss term, and a setting for its weight.
 
 jaxrl train file skeleton.py
 """

@@ -1,4 +1,4 @@
-"""Own network, for PPO in Pendulum.
+"""Custom network (RLModule) for PPO in Pendulum.
 
 jaxrl train file skeleton.py
 """
