@@ -205,7 +205,7 @@ def switch_batch_from_column_to_module_ids(batch: dict[str, dict[str, Any]]) -> 
             raise ValueError(
                 "switch_batch_from_column_to_module_ids() takes {column: {module id: data}}, but column "
                 f"{column!r} is {'keyed by episode' if isinstance(data, dict) else type(data).__name__}. A "
-                "single-agent batch has no module ids: do not call it."
+                "single-agent batch has no module ids: leave this call out."
             )
         for module_id, module_data in data.items():
             switched.setdefault(module_id, {})[column] = module_data
