@@ -296,11 +296,11 @@ class Block:
         return num_rows % self.known_layout.num_agents == 0
 
     def rows_of_observations(self, function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """Prepares the evaluation of `function`, a function of observations, at selected steps of the block.
+        """Returns two pairs ``(inputs, f)``. Called with selected inputs, `f` returns the results of `function`, a
+        function of observations, at the selected steps of the block.
 
-        Returns two pairs ``(inputs, function of selected inputs)``: the first for the observations before each step,
-        the second for the observations after it. `inputs` has one entry per step, ``[T * B, ...]``. See
-        `frames.rows_of_block`.
+        The first pair is for the observations before each step, the second for the observations after it. `inputs` has
+        one entry per step, ``[T * B, ...]``. See `frames.rows_of_block`.
         """
         return frames.rows_of_block(self.columns, self.known_layout.num_frames, function)
 
@@ -311,8 +311,8 @@ class Block:
         return dataclasses.replace(self, columns=columns)
 
     def whole_observations(self) -> Self:
-        """Returns the block with frame-stacked observations instead of one frame per step; unchanged if it stores no
-        single frames or has no layout.
+        """Returns a copy of the block with frame-stacked observations, built from its single frames. A block without
+        single frames, or without a `Layout` (static description of its columns), is returned unchanged.
         """
         layout = self.layout
         if layout is None or layout.num_frames == 1:
@@ -320,8 +320,8 @@ class Block:
         return dataclasses.replace(self, columns=frames.stacked(self.columns), layout=layout.with_whole_observations())
 
     def with_rows_apart(self) -> Self:
-        """Returns the block with `num_agents` of its layout set to 1: minibatches then draw each agent's row of an env
-        step independently, not all agents' rows together.
+        """Returns a copy of the block from which minibatches draw each agent's row of an env step independently, not
+        all agents' rows together. The copy's `Layout` (static description of its columns) has ``num_agents=1``.
         """
         return dataclasses.replace(self, layout=self.known_layout.with_rows_apart())
 

@@ -48,8 +48,8 @@ def has_action_mask(space: gym.Space | None, key: str = ACTION_MASK) -> bool:
         others = sorted(set(space.spaces) - {key})
         raise ValueError(
             f"The observation space {space} has the key {key!r} and also {others}. Put everything except the mask "
-            f"under {OBSERVATIONS!r}, {{{key!r}: ..., {OBSERVATIONS!r}: ...}}; if it is not a mask, rename it or set "
-            "environment(action_mask_key=...) to an unused key."
+            f"under {OBSERVATIONS!r}: {{{key!r}: ..., {OBSERVATIONS!r}: ...}}. If {key!r} is not a mask, rename this "
+            "key, or set environment(action_mask_key=...) to an unused key."
         )
     return True
 

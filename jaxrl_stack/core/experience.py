@@ -126,23 +126,24 @@ class Part:
 
     @property
     def modules(self) -> dict[str, dict[str, Any]]:
-        """Columns of all modules in this part, ``{module_id: {column: pytree}}``."""
+        """Columns of this part of an `Experience`, ``{module_id: {column: pytree}}``."""
         return {mid: own.columns for mid, own in self.blocks.items()}
 
     @property
     def is_remote(self) -> bool:
-        """Whether the columns of this part are in Ray's object store."""
+        """Whether the columns of this part of an `Experience` are in Ray's object store."""
         return self.reference is not None
 
     def kept_at(self, reference: Any) -> Part:
-        """Returns a copy of this part without the columns and with `reference`, a Ray reference to the columns in Ray's
-        object store. Layouts and all other attributes are unchanged.
+        """Returns a copy of this part of an `Experience` that has `reference`, a Ray reference to the columns in Ray's
+        object store, instead of the columns. Layouts and all other attributes are unchanged.
         """
         blocks = {mid: own.with_columns({}) for mid, own in self.blocks.items()}
         return dataclasses.replace(self, blocks=blocks, reference=reference)
 
     def fetched(self) -> Part:
-        """Fetches the columns of this part from Ray's object store; returns a copy of the part that contains them.
+        """Fetches the columns of this part of an `Experience` from Ray's object store, and returns a copy of the part
+        with the fetched columns.
 
         Raises:
             LostExperienceError: If the columns are not in Ray's object store any more.
@@ -167,8 +168,9 @@ class Part:
         return {mid: own.shape for mid, own in self.blocks.items()}
 
     def run(self, bounds: Mapping[str, tuple[int, int]]) -> Part:
-        """Returns a copy of this part with the range from ``start`` to ``stop - 1`` on axis B (or N) of every module's
-        steps. NumPy arrays of the copy are views; `times` is None.
+        """Returns a slice of this part of an `Experience`: for each module, the indices ``start`` to ``stop - 1`` on
+        axis B of steps ``[T, B, ...]``, or on axis N of rows ``[N, ...]``. NumPy arrays of the slice are views; its
+        attribute `times` (begins and ends of agents' steps) is None.
 
         Args:
             bounds: ``{module_id: (start, stop)}``.
@@ -289,7 +291,7 @@ class Experience:
 
     @property
     def episodes(self) -> list[SingleAgentEpisode]:
-        """Episodes of all samples (parts)."""
+        """Episodes in all parts of this experience (one `Part` per `sample()` call)."""
         return [episode for part in self.parts for episode in part.episodes or ()]
 
     @property
@@ -315,7 +317,7 @@ class Experience:
 
     @property
     def is_remote(self) -> bool:
-        """Whether columns of any sample (part) are in Ray's object store."""
+        """Whether any part of this experience (one `Part` per `sample()` call) has columns in Ray's object store."""
         return any(part.is_remote for part in self.parts)
 
     def fetched(self) -> Experience:
@@ -385,13 +387,14 @@ class Share:
 
     @property
     def num_env_steps(self) -> int:
-        """Number of environment steps in this learner's share, rounded: the steps of all `parts`, times the fraction of
-        the parts that belongs to the share.
+        """Number of environment steps in this learner's range of axis B, rounded: the steps of all `parts`, times the
+        fraction of their joined axis B that the range covers.
         """
         return round(sum(part.num_env_steps for part in self.parts) * self.length / len(self.parts))
 
     def fetched(self) -> Experience:
-        """Fetches the arrays of this learner's range of axis B from Ray's object store, as an experience.
+        """Fetches the sampled columns from Ray's object store, and returns this learner's range of their axis B as an
+        `Experience`.
 
         Raises:
             LostExperienceError: If the columns are not in Ray's object store any more.
@@ -418,9 +421,10 @@ class Share:
         start, stop = self.start * num_columns, (self.start + self.length) * num_columns
         if start.denominator > 1 or stop.denominator > 1:
             raise ValueError(
-                f"Each learner needs {self.length} samples, but a sample of B={num_columns} (environments times "
-                f"agents) cannot be split into {self.length.denominator} equal parts. Make num_envs_per_env_runner a "
-                f"multiple of {self.length.denominator}, or num_env_runners a multiple of num_learners."
+                f"Each learner gets {self.length} samples (blocks of steps [T, B]), but a sample of B={num_columns} "
+                f"(environments times agents) cannot be split into {self.length.denominator} equal parts. Make "
+                f"num_envs_per_env_runner a multiple of {self.length.denominator}, or num_env_runners a multiple of "
+                f"num_learners."
             )
         return [
             (max(int(start) - i * num_columns, 0), min(int(stop) - i * num_columns, num_columns))

@@ -142,7 +142,8 @@ class FrameRows:
 def rows_of_block(
     columns: dict[str, Any], num_frames: int, function: Callable[[Any], Any]
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Prepares the evaluation of `function`, a function of observations, at selected steps of a block.
+    """Returns two pairs ``(inputs, f)``. Called with selected inputs, `f` returns the results of `function`, a function
+    of observations, at the selected steps of the block.
 
     If the block stores whole observations, the returned inputs are the observations. If it stores single frames, inputs
     are row indices, and the returned functions restore the stacked observations before they call `function`.
@@ -153,9 +154,9 @@ def rows_of_block(
         function: Function of observations ``[m, ...]``.
 
     Returns:
-        Two pairs ``(inputs [T * B, ...], function of selected inputs)``: the first for the observations before the
-        steps, the second for the observations after the steps. With single frames, the inputs of the second pair also
-        contain the newest frame of each observation.
+        Two pairs ``(inputs [T * B, ...], f)``: the first for the observations before the steps, the second for the
+        observations after the steps. With single frames, the inputs of the second pair also contain the newest frame of
+        each observation.
     """
     names = (Columns.OBS, Columns.FINAL_OBS, *([NUM_BEFORE] if num_frames > 1 else []))
     flat = {name: jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns[name]) for name in names}

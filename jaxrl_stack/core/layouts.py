@@ -86,7 +86,7 @@ class Layout:
 
     def with_rows_apart(self) -> Layout:
         """Returns a copy of this layout with ``num_agents=1``: minibatches then draw each agent's row of an env step
-        independently.
+        independently, not all agents' rows together.
         """
         return dataclasses.replace(self, num_agents=1)
 

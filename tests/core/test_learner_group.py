@@ -202,7 +202,7 @@ def num_compiles(learner):
 def test_blocks_that_do_not_fit(ray_session, two, one, same_start):
     with pytest.raises(ValueError, match=r"from \[T=2, B=4\] to \[T=4, B=4\]"):
         two.update_block(Experience.merged(in_object_store(ray_session, steps(n, 4, 0)) for n in (4, 2)))
-    with pytest.raises(ValueError, match=r"needs 1/2 samples, but a sample of B=3 .*multiple of 2"):
+    with pytest.raises(ValueError, match=r"gets 1/2 samples .* a sample of B=3 .*multiple of 2"):
         two.update_block(in_object_store(ray_session, steps(4, 3, 0)))
     with pytest.raises(ValueError, match="without steps"):
         two.update_block(Experience())
@@ -501,7 +501,7 @@ def test_columns_of_experiences():
             columns = [share.modules["m"]["x"] for share in shares]
             assert {own.shape for own in columns} == {(2, 12 // num_learners)}
             np.testing.assert_array_equal(np.concatenate(columns, axis=1), everything)
-    with pytest.raises(ValueError, match="needs 3/5 samples, but a sample of B=4 .*a multiple of 5"):
+    with pytest.raises(ValueError, match="gets 3/5 samples .* a sample of B=4 .*a multiple of 5"):
         shares_of(parts, 5)
     with pytest.raises(ValueError, match=r"\{'m': 12\}, cannot be split evenly over 5 learners"):
         Experience.merged(parts).deal_out(5)
@@ -530,7 +530,7 @@ def test_modules_of_an_experience_may_differ_in_their_columns():
             assert {own.shape for own in columns} == {(2, num_columns)}
             everything = np.concatenate([part.modules[mid]["x"] for part in parts], axis=1)
             np.testing.assert_array_equal(np.concatenate(columns, axis=1), everything)
-    with pytest.raises(ValueError, match="needs 3/4 samples, but a sample of B=2 .*a multiple of 4"):
+    with pytest.raises(ValueError, match="gets 3/4 samples .* a sample of B=2 .*a multiple of 4"):
         shares_of(parts, 4)
     mask = np.zeros((2, 2), bool)
     masked = Experience.of_steps({"a": {"x": np.zeros((2, 4))}, "b": {"x": np.zeros((2, 2)), "loss_mask": mask}})
