@@ -252,8 +252,8 @@ class AgentRecording:
 
     def columns(self) -> dict[str, Any]:
         """Returns the recorded columns of the module, ``{column: pytree [T, R, ...]}``. Each of its R rows is one agent
-        in one environment. Along axis T, a row has its complete agent steps first, then masked entries. A step is
-        complete if the next observation or the end is known.
+        in one environment. Along axis T, a row has its complete agent steps first, then masked entries. An agent
+        step is complete once the agent's next observation or the end of the agent's episode is known.
 
         Masked entries repeat a complete step, so that their values are as valid as recorded ones.
         """
@@ -422,7 +422,8 @@ class AgentRecordings:
     def columns(self) -> dict[str, dict[str, Any]]:
         """Returns the recorded columns of all modules, ``{module_id: {column: pytree [T, R, ...]}}``. Each of a
         module's R rows is one agent in one environment. Along axis T, a row has its complete agent steps first, then
-        masked entries. A step is complete if the next observation or the end is known.
+        masked entries. An agent step is complete once the agent's next observation or the end of the agent's episode is
+        known.
         """
         return {mid: recording.columns() for mid, recording in self.of_modules.items()}
 

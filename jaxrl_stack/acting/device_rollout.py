@@ -227,7 +227,7 @@ class DeviceRollout:
             module_id: The module, which plays all agents in this rollout.
             num_envs: ``B``.
             num_self_play: ``S``, environments in which the module continues to play all agents.
-            num_blocks: ``K``, a divisor of ``B - S``.
+            num_blocks: ``K``, number of blocks (groups of environments with the same snapshot), a divisor of ``B - S``.
         """
         agents, own = self.agents, self.modules[module_id]
         step = OpponentStep.of(own, num_blocks=num_blocks, num_agents=len(agents) - 1)

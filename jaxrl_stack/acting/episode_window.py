@@ -161,7 +161,8 @@ class Unpacked(NamedTuple):
     Attributes:
         window: Window with NumPy arrays ``[D, ...]`` of D devices.
         is_finite: Whether the flag `is_finite` was True on all devices.
-        unclaimed: Agents whose flag `unclaimed` was True on at least one device.
+        unclaimed: Agents whose flag `unclaimed` (the agent got a reward that belongs to none of its steps) was True on
+            at least one device.
     """
 
     window: EpisodeWindow

@@ -103,7 +103,7 @@ class OpponentStep(ModuleStep):
     @classmethod
     def of(cls, step: ModuleStep, *, num_blocks: int, num_agents: int) -> Self:
         """Creates the `OpponentStep`, which computes the opponents' actions, from the `ModuleStep` of the module whose
-        snapshots play.
+        snapshots (stored copies of the module) play.
         """
         own = {field.name: getattr(step, field.name) for field in dataclasses.fields(ModuleStep)}
         return cls(**own, num_blocks=num_blocks, num_agents=num_agents)
@@ -287,7 +287,8 @@ class OpponentStep(ModuleStep):
 
     def _joined(self, blocks: Any) -> Any:
         """Joins the rows of all blocks to one axis: ``[number of blocks, rows of a block, ...]`` becomes ``[rows of all
-        blocks, ...]``; inverse of `_split`.
+        blocks, ...]``. Inverse of `_split`. A row is one agent in one environment. A block is a group of environments
+        with the same opponent.
         """
 
         def joined(x: jax.Array) -> jax.Array:

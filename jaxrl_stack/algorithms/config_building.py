@@ -328,8 +328,9 @@ def build_learner_connector(
 
 
 def _check_sampled_steps(config: AlgorithmConfig, names: list[str]) -> None:
-    """Raises a ValueError if learner connectors (`names`) need every step once and in sampled order, but the algorithm
-    learns from replay, or `clip_rewards` changes the rewards before the connectors run.
+    """Checks the learner connectors `names`, which need every step once and in sampled order. Raises a ValueError if
+    `names` is not empty, and the algorithm learns from replay or `clip_rewards` changes the rewards before the
+    connectors run.
     """
     algo_class = config.algo_class if names else None
     if algo_class is not None and algo_class.training_step_class.uses_replay:
@@ -364,9 +365,9 @@ def user_connectors(config: AlgorithmConfig, name: str, arguments: tuple[Any, ..
 
 
 def for_checkpoints(config: _Config, pipelines: Iterable[ConnectorPipelineV2]) -> _Config:
-    """Returns the config to store in a checkpoint: a copy in which the created connectors replace each connector
-    function that cannot be imported by name. A function is not replaced if its connectors contain arrays. If no
-    function is replaced, returns `config` itself.
+    """Returns the config to store in a checkpoint: a copy in which connectors replace the user's functions that created
+    them. A function is replaced if it cannot be imported by name, and its connectors contain no arrays. If no function
+    is replaced, returns `config` itself.
     """
     stored: dict[str, StoredConnectors] = {}
     for pipeline in pipelines:

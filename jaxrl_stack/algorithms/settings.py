@@ -236,9 +236,9 @@ class Declarations:
             raise ValueError(f"{self.call(setting, short(value))}: must be {problem}.")
 
     def old_name(self, name: str, section: str | None = None) -> OldName | None:
-        """Finds the declaration of `name` as an old name of a setting. `section` is the config method that has an
-        argument of this name; None for an attribute of the config or a key of a config dict. Returns None if `name` is
-        not an old name there.
+        """Finds the declaration of `name` as an old name of a setting. `section` is the config method that was called
+        with an argument of this name; None for an attribute of the config or a key of a config dict. Returns None if
+        `name` is not an old name there.
         """
         old = self.old.get(name)
         if old is None or (old.sections and section not in old.sections):

@@ -298,8 +298,8 @@ class Checkpointable:
 
 
 def _complete(component: Component) -> None:
-    """Completes the stored configs of a component and its parts. A stored config lacks the settings whose values are
-    not data. Their values are copied from another of these configs, if it stores them as data.
+    """Completes the stored configs of a component and its parts. A stored config lacks a setting if the value was not
+    data, such as a lambda. The setting is then copied from another of these configs that stores it as data, if any.
     """
     _, *inside = component.with_parts()
     _take_settings(component, inside)

@@ -244,7 +244,9 @@ def _folders(path: Path, component: Component, state: dict[str, Any], *, copies:
 
 
 def _add_checksums(folders: Sequence[_Folder], metadata_file: str) -> None:
-    """Adds checksums of a checkpoint's other JSON files to the metadata file in its root folder, ``folders[0]``."""
+    """Adds checksums to the metadata file in a checkpoint's root folder, ``folders[0]``: one for each other JSON file,
+    and one for the metadata.
+    """
     files = {(own.path / name).as_posix(): text for own in folders for name, text in own.files.items()}
     metadata = json.loads(files.pop(metadata_file))
     folders[0].files[metadata_file] = _to_json(with_checksums(metadata, files), metadata_file)

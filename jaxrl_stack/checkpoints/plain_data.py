@@ -285,14 +285,14 @@ class Decoder:
         except DAMAGES as error:
             raise ValueError(
                 f"{self._what} is damaged, or from another release: a value with {KIND}={kind!r} cannot be decoded. "
-                f"Use an undamaged copy, or the release that wrote it; the cause is: {error!r}"
+                f"Use an undamaged copy, or the release that wrote it. Cause: {error!r}"
             ) from error
         except ValueError as error:
             if str(error).startswith(self._what):
                 raise
             raise ValueError(
                 f"{self._what} is damaged, or from another release: a value with {KIND}={kind!r} cannot be decoded. "
-                f"Use an undamaged copy, or the release that wrote it; the cause is: {error}"
+                f"Use an undamaged copy, or the release that wrote it. Cause: {error}"
             ) from error
 
     def decode_items(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
@@ -389,7 +389,7 @@ class Decoder:
     def _missing(self, node: dict[str, Any], name: str) -> Any:
         where = str(node["where"])
         raise ValueError(
-            f"{self._what} does not contain the value of {where}: {node['value']} cannot be saved. Pass the value: "
+            f"{self._what} does not contain the value of {where}: {node['value']} cannot be saved. Pass this argument: "
             f"from_checkpoint(path, {where.split('/')[0].split('.')[-1]}=...)."
         )
 

@@ -296,11 +296,11 @@ class Block:
         return num_rows % self.known_layout.num_agents == 0
 
     def rows_of_observations(self, function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """Returns two pairs ``(inputs, f)``. Called with selected inputs, `f` returns the results of `function`, a
-        function of observations, at the selected steps of the block.
+        """Prepares the evaluation of `function`, a function of observations, at selected steps of the block.
 
-        The first pair is for the observations before each step, the second for the observations after it. `inputs` has
-        one entry per step, ``[T * B, ...]``. See `frames.rows_of_block`.
+        Returns two pairs ``(inputs, f)``. `inputs` has one entry per step, ``[T * B, ...]``. ``f(selected inputs)``
+        returns the results of `function` at the selected steps. The first pair is for the observations before each
+        step, the second for the observations after it. See `frames.rows_of_block`.
         """
         return frames.rows_of_block(self.columns, self.known_layout.num_frames, function)
 
@@ -311,8 +311,9 @@ class Block:
         return dataclasses.replace(self, columns=columns)
 
     def whole_observations(self) -> Self:
-        """Returns a copy of the block with frame-stacked observations, built from its single frames. A block without
-        single frames, or without a `Layout` (static description of its columns), is returned unchanged.
+        """Returns a copy of the block with whole (frame-stacked) observations instead of one frame per step. A block
+        that already stores whole observations, or has no `Layout` (static description of its columns), is returned
+        unchanged.
         """
         layout = self.layout
         if layout is None or layout.num_frames == 1:

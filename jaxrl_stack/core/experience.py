@@ -126,7 +126,7 @@ class Part:
 
     @property
     def modules(self) -> dict[str, dict[str, Any]]:
-        """Columns of this part of an `Experience`, ``{module_id: {column: pytree}}``."""
+        """Columns of all modules in this part of an `Experience`, ``{module_id: {column: pytree}}``."""
         return {mid: own.columns for mid, own in self.blocks.items()}
 
     @property
@@ -169,8 +169,8 @@ class Part:
 
     def run(self, bounds: Mapping[str, tuple[int, int]]) -> Part:
         """Returns a slice of this part of an `Experience`: for each module, the indices ``start`` to ``stop - 1`` on
-        axis B of steps ``[T, B, ...]``, or on axis N of rows ``[N, ...]``. NumPy arrays of the slice are views; its
-        attribute `times` (begins and ends of agents' steps) is None.
+        axis B of steps ``[T, B, ...]``, or on axis N of rows ``[N, ...]``. NumPy arrays of the slice are views. The
+        slice's attribute `times` (begins and ends of agents' steps) is None.
 
         Args:
             bounds: ``{module_id: (start, stop)}``.

@@ -142,8 +142,8 @@ class FrameRows:
 def rows_of_block(
     columns: dict[str, Any], num_frames: int, function: Callable[[Any], Any]
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Returns two pairs ``(inputs, f)``. Called with selected inputs, `f` returns the results of `function`, a function
-    of observations, at the selected steps of the block.
+    """Prepares the evaluation of `function`, a function of observations, at selected steps of a block. Returns two
+    pairs ``(inputs, f)``: ``f(selected inputs)`` returns the results of `function` at the selected steps.
 
     If the block stores whole observations, the returned inputs are the observations. If it stores single frames, inputs
     are row indices, and the returned functions restore the stacked observations before they call `function`.

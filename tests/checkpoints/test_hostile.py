@@ -515,7 +515,7 @@ ARGUMENTS = [
         (
             "missing",
             {"__kind__": "missing", "where": "catalog_class", "value": "a lambda"},
-            ["a lambda", "Pass the value"],
+            ["a lambda", "Pass this argument"],
         ),
         ("unknown-kind", {"__kind__": "pickle", "value": "gASV"}, ["unknown kind 'pickle'"]),
         ("list-kind", {"__kind__": ["class"], "value": "evil:Env"}, ["unknown kind"]),

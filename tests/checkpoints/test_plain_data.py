@@ -398,7 +398,7 @@ def test_what_is_left_out_is_named():
     assert encoder.left_out["deep/0/c"] == f"the local class {name}"
     assert encoder.left_out["deep/1"] == "an object of NoData"
     assert encoder.left_out["deep/2"] == f"an object of the local class {name}"
-    with pytest.raises(ValueError, match=r"does not contain the value of f: a lambda of .* Pass the value.*f=\.\.\."):
+    with pytest.raises(ValueError, match=r"does not contain the value of f: a lambda of .* Pass this arg.*f=\.\.\."):
         Decoder(ClassLoader()).decode(content)
 
 
