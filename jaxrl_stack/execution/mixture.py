@@ -30,8 +30,8 @@ class MixedKept:
     """State of a `Mixture`: the states of its replay buffer and of its recorded steps.
 
     Attributes:
-        sampled: State of the replay.
-        recorded: State of the other source.
+        sampled: State of the replay buffer.
+        recorded: State of the source of recorded steps.
     """
 
     sampled: Any
@@ -46,9 +46,9 @@ class Mixture:
     and written-back values belong to the replay.
 
     Args:
-        replay: The replay.
+        replay: The replay buffer of sampled steps.
         source: Source of recorded steps, which is only read.
-        num_sampled: Rows per batch from the replay; on the device, per device.
+        num_sampled: Rows per batch from the replay buffer; on the device, per device.
         xp: Array namespace: `numpy`, or `jax.numpy` in the compiled program.
     """
 
@@ -78,7 +78,9 @@ class Mixture:
         return self.replay.can_draw(kept.sampled)
 
     def draw(self, kept: MixedKept, state: TrainState, place: Any) -> tuple[MixedKept, TrainState, dict[str, Drawn]]:
-        """Draws sampled rows followed by recorded rows; item indices for priorities belong to the sampled rows."""
+        """Draws each module's train batch: sampled rows from the replay buffer, followed by recorded rows.
+        `Drawn.items` has the indices of the sampled rows only, because nothing is written back to recorded rows.
+        """
         sampled, state, first = self.replay.draw(kept.sampled, state, place)
         recorded, state, second = self.source.draw(kept.recorded, state, place)
         batch = {mid: Drawn(self._joined(own.columns, second[mid].columns), own.items) for mid, own in first.items()}

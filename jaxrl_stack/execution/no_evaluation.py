@@ -1,4 +1,4 @@
-"""Acting of a policy that was trained on data, without an environment for training or evaluation."""
+"""Actions of a policy that was trained on recorded data, computed without an environment for training or evaluation."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _REMEDY = "Set environment(...), or evaluation(evaluation_config={'env': ...})."
 
 
 class NoEvaluation(Evaluation):
-    """Evaluation of a run without an environment: refuses to evaluate, but acts with the connectors that the config
-    builds for its spaces.
+    """Evaluation of a run without an environment: refuses to evaluate, but computes actions with the connectors that
+    the config builds for its spaces.
     """
 
     has_env = False

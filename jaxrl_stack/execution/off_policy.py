@@ -134,8 +134,9 @@ class OffPolicyStep(TrainingStep):
         length = full_sequence_length(module) or DefaultModelConfig().max_seq_len
         if length <= config.burn_in_len:
             raise ValueError(
-                f"training(burn_in_len={config.burn_in_len}) leaves no step to learn from in sequences of "
-                f"rl_module(model_config={{'max_seq_len': {length}}}) steps. Lower burn_in_len, or raise max_seq_len."
+                f"training(burn_in_len={config.burn_in_len}) must be below the sequence length, "
+                f"rl_module(model_config={{'max_seq_len': {length}}}): otherwise no step remains for the loss. Lower "
+                f"burn_in_len, or raise max_seq_len."
             )
         if config.recorded_share is not None:
             raise ValueError(
@@ -237,7 +238,9 @@ class OffPolicyStep(TrainingStep):
         return part
 
     def _part(self, name: str) -> KeptPart:
-        """Returns a view of the state of the replay buffer `name` in the dict ``{name: state}`` of all buffers."""
+        """Returns a `KeptPart` for the replay buffer `name`: its `value` reads and replaces this buffer's state in the
+        stored dict ``{name: state}`` of all buffers.
+        """
         return KeptPart(self.kept, lambda kept: kept[name], lambda kept, own: {**kept, name: own})
 
     def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:

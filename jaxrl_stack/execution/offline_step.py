@@ -179,8 +179,8 @@ class OfflineStep(TrainingStep):
     def _plan_streamed(self, spaces: tuple[Any, Any], number: int) -> None:
         if self.prepared_from and self._learner is None:
             raise ValueError(
-                f"{type(self).__name__} computes columns of streamed data with the trained module, which is in actors "
-                f"with learners(num_learners={self.config.num_learners}). Set "
+                f"{type(self).__name__} computes columns of streamed data with the trained module, but "
+                f"learners(num_learners={self.config.num_learners}) puts this module into learner actors. Set "
                 f"offline_data(keep_resident=True), or learners(num_learners=0)."
             )
         seed = self.config.root_seed
@@ -203,9 +203,9 @@ class OfflineStep(TrainingStep):
             length = full_sequence_length(module) or DefaultModelConfig().max_seq_len
             if length <= self.burn_in:
                 raise ValueError(
-                    f"training(burnin_len={self.burn_in}) leaves no step to learn from in sequences of "
-                    f"rl_module(model_config={{'max_seq_len': {length}}}) steps. Lower burnin_len, or raise "
-                    "max_seq_len."
+                    f"training(burnin_len={self.burn_in}) must be below the sequence length, "
+                    f"rl_module(model_config={{'max_seq_len': {length}}}): otherwise no step remains for the loss. "
+                    "Lower burnin_len, or raise max_seq_len."
                 )
             if not self.config.prelearner_use_recorded_module_states:
                 state = jax.device_get(module.get_initial_state())

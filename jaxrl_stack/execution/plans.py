@@ -119,12 +119,13 @@ def plan_of(step: TrainingStep, facts: Facts) -> Plan:
 
 
 class _NotingFacts:
-    """Wraps `Facts`, and stores the sample and update plans that it returns. If `TrainingStep.plan` returns None,
-    `plan_of` builds the `Plan` from the stored plans.
+    """Wraps `Facts`, the argument of `TrainingStep.plan`, and stores the sample and update plans that the training step
+    requests from it. If `TrainingStep.plan` returns None, `plan_of` builds the `Plan` from the stored plans and the
+    step's attributes.
 
     Attributes:
-        samples: Plans of samples so far.
-        update: The last plan of an update.
+        samples: Sample plans requested so far.
+        update: The last requested update plan; None before the first request.
     """
 
     def __init__(self, facts: Facts):

@@ -460,7 +460,7 @@ class PopulationDriver:
         return _concatenated([x.reshape(-1, *x.shape[2:]) for x in map(devices.own_shards, parts)])[: self.num_running]
 
     def set_states(self, states: MemberStates) -> None:
-        """Restores states of the running members that `states` returned."""
+        """Restores the states of the running members from a result of the method `states`."""
         num_slots, size = self._num_blocks * self.layout.block_size, self.layout.block_size
         filled = np.minimum(np.arange(num_slots), self.num_running - 1)
         counter = counters.from_int(self.num_env_steps)
@@ -473,7 +473,8 @@ class PopulationDriver:
 
     def dealt_out(self, values: Any) -> list[Any]:
         """Distributes host values of all M members (leaves ``[M, ...]``) to the devices. Returns one pytree for each
-        block, with leaves ``[D, V, ...]`` for V running members on each of D devices.
+        block (members trained by one call of the program), with leaves ``[D, V, ...]`` for V running members on each of
+        D devices.
         """
         shape = (len(self.devices), self.layout.at_once)
         return [

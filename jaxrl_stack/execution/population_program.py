@@ -95,8 +95,8 @@ class PopulationProgram:
     env_may_return_nan: bool = False
 
     def __call__(self, members: MemberStates, timesteps: Any, num_warm_up: Any) -> tuple[Any, ...]:
-        """Runs a call of the `DeviceProgram` (K training steps) for the V members of one device. The function is traced
-        once.
+        """Runs one call of the `DeviceProgram` (K training steps) for the V members of one device. JAX traces this
+        method once for each V.
 
         Args:
             members: States of V members.

@@ -43,9 +43,9 @@ class RecordedStart:
     def __init__(self, config: Any, spaces: tuple[gym.Space, gym.Space], module: RLModule | None, what: DrawForm):
         if what.declared:
             raise ValueError(
-                f"columns_from_acting declares {list(what.declared)}, but the recorded steps of "
-                f"offline_data(input_=...), which the replay buffer would contain, lack these columns. Leave input_ "
-                f"out, or compute the columns from observations in a learner connector."
+                f"The Learner, RLModule or a learner connector reads {list(what.declared)} (columns_from_acting), but "
+                f"the recorded steps of offline_data(input_=...) for the replay buffer lack these columns. Leave "
+                f"input_ out, or compute the columns from observations in a learner connector."
             )
         if what.extra_columns:
             raise ValueError(

@@ -61,7 +61,7 @@ class Resident:
 
     @property
     def where(self) -> dict[str, Any]:
-        """Values that draws change, by name: read positions in the data, counters, and prepared columns."""
+        """Fields that `draw` changes, by name: read positions in the data, counters, and prepared columns."""
         return {name: getattr(self, name) for name in ("position", "passes", "num_draws", "until_pass", "prepared")}
 
 
@@ -153,8 +153,8 @@ class ResidentData:
         self.seed = config.root_seed
 
     def _parts(self, inputs: Sequence[Steps], numbers: range) -> list[list[Steps]]:
-        """Splits each data set into one part per device of all processes, and returns the parts of the devices
-        `numbers`. If the data is not divided, every device gets all data sets.
+        """Splits each data set into one part per device of all processes. Returns, for each device index in `numbers`,
+        the list of its parts, one per data set. If the data is not divided, every device gets all data sets.
         """
         if not self.is_divided:
             return [list(inputs)] * len(numbers)
@@ -234,8 +234,8 @@ class ResidentData:
         return kept, self.items.take(kept.columns, kept.prepared, items)
 
     def _next(self, kept: Resident, number: jax.Array) -> tuple[Resident, jax.Array]:
-        """Selects the next items (steps or sequences) of a single data set; returns the new state and the items'
-        indices, uint32 ``[n]``.
+        """Selects the next n items (steps or sequences) of a single data set. Returns `kept` with the next read
+        position, and the items' indices, uint32 ``[n]``.
         """
         # Divisions by a number that the compiler knows take a fraction of the time.
         size = kept.sizes[0] if self._static_sizes is None else np.uint32(self._static_sizes[0])
@@ -307,9 +307,9 @@ class ResidentData:
         return dataclasses.replace(kept, **place_sharded(saved, self._devices))
 
     def _remedy(self, num_devices: int, *, is_divided: bool) -> str:
-        """Returns advice for error messages: the settings with which the data is divided among `num_devices` devices,
-        or copied to each device. Data is divided if one copy exceeds `max_resident_bytes`; on CPU devices, which share
-        memory, if all copies together exceed `max_resident_bytes`.
+        """Returns the fix for an error message: settings that divide the data among `num_devices` devices
+        (`is_divided`), or that copy it to each device. The data is divided if one copy exceeds `max_resident_bytes`.
+        CPU devices share memory: their data is divided if all copies together exceed `max_resident_bytes`.
         """
         if is_divided and self.is_divided:
             return f"Use {num_devices} devices"

@@ -72,8 +72,8 @@ class HasState(Protocol):
         ...
 
     def reset(self, config: Any) -> None:
-        """Sets a config that differs only in seed and traced settings (hyperparameters), for this data source. The
-        caller then creates its state again by `init`.
+        """Prepares a restart of this data source with a config that differs from the present one only in the seed and
+        traced settings (hyperparameters). Afterwards, the caller creates the source's state again with `init`.
         """
         ...
 
@@ -166,7 +166,9 @@ class Replay(HasState, Protocol):
         ...
 
     def component(self, kept: Kept) -> Checkpointable:
-        """Returns the replay buffer, whose state is in `kept`, for ``Algorithm`` users and for checkpoints."""
+        """Returns the replay buffer as an object for ``Algorithm`` users and checkpoints; `kept` contains the buffer's
+        state.
+        """
         ...
 
     def results(self, kept: Any, num_env_steps: int) -> dict[str, Any]:

@@ -37,8 +37,8 @@ class AtWork:
             self._running.remove(what)
 
     def check_is_idle(self, called: str) -> None:
-        """Raises RuntimeError if a registered operation runs, such as an iteration, that the call `called` would
-        disturb.
+        """Raises RuntimeError if a registered operation, such as an iteration, is running: the call `called` would
+        disturb it.
 
         Args:
             called: The call, for the message.

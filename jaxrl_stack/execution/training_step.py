@@ -75,8 +75,8 @@ class Kept:
 
 
 class KeptPart(Kept):
-    """View of one part, such as one of several replay buffers, of the data that a training step stores between calls
-    (`Kept`).
+    """Read and write access to one part, such as one of several replay buffers, of the data that a training step stores
+    between calls (`Kept`).
 
     Args:
         whole: Owner of all kept data.
@@ -218,7 +218,8 @@ class Place(Protocol):
 
 
 class AsynchronousPlace(Place, Protocol):
-    """`Place` whose updates run in the background, with operations that wait for runners and learners.
+    """`Place` (operations that a training step calls) for updates that run in the background: `collect` can also wait
+    for Ray references, and other methods store results of updates and send weights.
 
     Attributes:
         timesteps: Lifetime counters, as arguments of updates.
@@ -230,7 +231,7 @@ class AsynchronousPlace(Place, Protocol):
     def collect(
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
     ) -> Sampled:
-        """Collects samples as `Place.collect`, and also returns when a Ray reference in `also` is ready."""
+        """Collects samples like `Place.collect`, but also returns when a Ray reference in `also` is ready."""
         ...
 
     def note_update(self, metrics: list[dict[str, Any]]) -> None:
@@ -379,14 +380,15 @@ class TrainingStep(abc.ABC):
         self.config = config
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Restarts the training step with a config that differs only in seed and traced settings (hyperparameters that
-        are arguments of compiled programs).
+        """Restarts the training step with a config that differs from the present one only in the seed and traced
+        settings (hyperparameters that are arguments of compiled programs).
         """
         self.change_settings(config)
 
     def drop_kept(self, driver: Driver) -> str:
         """Replaces the step's stored data (replay buffer, position in a data set) by new data, for example after a
-        failed call of the program has destroyed it. Returns a text about the loss, to be appended to the error message.
+        failed call of the program has destroyed it. Returns a description of the lost data, to be appended to the error
+        message.
         """
         return ""
 

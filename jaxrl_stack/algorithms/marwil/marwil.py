@@ -89,8 +89,9 @@ class MARWILConfig(AlgorithmConfig):
         length = self.model_config.get("max_seq_len")
         if self.burnin_len and length is not None and self.burnin_len >= length:
             self._value_error(
-                f"training(burnin_len={self.burnin_len}) leaves no step to learn from in sequences of "
-                f"rl_module(model_config={{'max_seq_len': {length}}}) steps. Lower burnin_len, or raise max_seq_len."
+                f"training(burnin_len={self.burnin_len}) must be below the sequence length, "
+                f"rl_module(model_config={{'max_seq_len': {length}}}): otherwise no step remains for the loss. Lower "
+                f"burnin_len, or raise max_seq_len."
             )
         if self.minibatch_size is not None or self.num_epochs != 1:
             notice_once(
