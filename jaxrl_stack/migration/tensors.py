@@ -10,8 +10,9 @@ from jaxrl_stack.migration.bindings import Bindings
 from jaxrl_stack.migration.names import table
 
 Kind = Literal["fresh", "shared", "numpy", "other", "unknown", "itself"]
-"""A tensor that has no other name yet; a tensor whose memory another name may have; a NumPy array with the memory of a
-tensor; a value that is no tensor; a value of which the script does not say what it is; a name's own value."""
+"""Kinds of values in a script. "fresh": a tensor to which no other name refers yet. "shared": a tensor whose memory
+another name may use. "numpy": a NumPy array with the memory of a tensor. "other": no tensor. "unknown": the script does
+not determine the kind. "itself": the variable whose kind is being inferred."""
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef | ast.Module
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.Module)
@@ -123,8 +124,9 @@ class Tensors:
         return "other" if isinstance(node, _LITERALS) else "unknown"
 
     def values(self, scope: Scope, name: str) -> list[ast.expr | Kind] | None:
-        """Expressions, or kinds such as "shared", that a scope (function, class or module) assigns to a name; None if
-        the name is not local to the scope.
+        """Values that a scope (function, class or module) assigns to a name: expressions, or the kind (`Kind`) if the
+        script has no expression for the value, as for a parameter or a loop variable. None if the name is not local to
+        the scope.
         """
         if scope not in self._values:
             self._values[scope], self._not_local[scope] = {}, set()
@@ -213,7 +215,9 @@ class Tensors:
         return self._kinds[key]
 
     def _computed(self, operands: list[ast.expr]) -> Kind:
-        """Kind of the result of an operator, inferred from its operands."""
+        """Infers the kind of an operator's result from its operands: "fresh" if one of them is a tensor, "other" if all
+        are "other" or "numpy", else "unknown".
+        """
         kinds = [self.kind(operand) for operand in operands]
         if "fresh" in kinds or "shared" in kinds:
             return "fresh"
@@ -339,7 +343,9 @@ def _pairs(target: ast.AST, value: ast.expr | None) -> Iterator[tuple[str, ast.e
 
 
 def _joined(kinds: list[Kind]) -> Kind:
-    """Combines the kinds of all values that a name may have ("fresh", "shared", "numpy", ...) to one kind."""
+    """Combines the kinds (`Kind`) of all values that a variable or expression of the script may have to one kind: equal
+    kinds are kept, "fresh" and "shared" give "shared", and other mixtures give "unknown".
+    """
     kinds = [kind for kind in kinds if kind != "itself"] or ["unknown"]
     if all(kind == kinds[0] for kind in kinds):
         return kinds[0]

@@ -91,7 +91,7 @@ class Layers:
             self.source.append(self.source.end_of_parameters(method), rngs)
 
     def layer(self, node: ast.Call, name: str) -> None:
-        """Rewrites a call that creates a PyTorch layer to create the layer of Flax NNX."""
+        """Converts a call that creates a PyTorch layer to the call that creates the Flax NNX layer `name`."""
         self.source.replace(node.func, self.uses(node.func, name))
         if name == "nnx.Sequential" and any(isinstance(arg, ast.Call) and _is_dict(arg) for arg in node.args):
             self.source.to_do(node, "nnx.Sequential takes the layers as arguments, without names.", _PAGE)
@@ -131,8 +131,8 @@ class Layers:
         self.source.append(self.source.end(node) - 1, f"rngs={self._rngs_at(node)}")
 
     def _rngs_at(self, node: ast.AST) -> str:
-        """Code for random streams: `rngs` in a network's constructor, `self.rngs` in an RLModule, new ones
-        elsewhere.
+        """Returns the code for the argument `rngs` of a new layer or network: ``rngs`` in a network class,
+        ``self.rngs`` in another class (an RLModule), ``nnx.Rngs(0)`` outside of classes.
         """
         while node in self.source.parents:
             node = self.source.parents[node]
