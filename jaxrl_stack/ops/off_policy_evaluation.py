@@ -136,7 +136,8 @@ def doubly_robust(
 
 
 def weighted(log_weights: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Numerators and denominators of a weighted mean, ``sum_i w_i v_i / sum_i w_i``, scaled so that none overflows.
+    """Terms of the two sums in a weighted mean over E episodes, ``sum_i w_i v_i / sum_i w_i``, scaled so that none
+    overflows.
 
     Args:
         log_weights, values: float32 ``[E]``.

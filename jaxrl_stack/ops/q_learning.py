@@ -21,7 +21,7 @@ from jaxrl_stack.ops import two_words, unrolled_threefry
 
 
 class TDRows(NamedTuple):
-    """Q-learning results of each transition, which are not averaged: loss, TD error, and Q-value of the taken action.
+    """Q-learning results per transition, not averaged: loss, TD error, and Q-value of the taken action.
 
     Attributes:
         loss: float32 ``[N]``, times the importance weight.

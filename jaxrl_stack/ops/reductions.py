@@ -72,8 +72,8 @@ class Flat:
         return cls(jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in leaves]), layout)
 
     def unravel(self, vector: Any) -> Any:
-        """Converts another vector of the same layout to a pytree. Further axes of a vector ``[n, ...]`` become the last
-        axes of all leaves.
+        """Converts a vector ``[n, ...]`` to a pytree with the structure, shapes and dtypes in `layout`. Further axes of
+        the vector become the last axes of all leaves.
         """
         treedef, kinds = self.layout
         out, start = [], 0
