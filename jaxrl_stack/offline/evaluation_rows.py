@@ -99,8 +99,8 @@ class EvaluationRows:
         return rows if self._num_shards == 1 else rows.split(self._num_shards)[self._shard]
 
     def prepare_anew(self) -> None:
-        """Requests that the next minibatch computes derived columns again, such as value targets, with the learner's
-        current module.
+        """Drops the derived columns, such as value targets, so that the next `draw` computes them again with the
+        learner's current module.
         """
         self._step.prepare_anew()
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 def pipeline_without_env(config: AlgorithmConfig) -> EnvToModulePipeline:
     """Builds the env-to-module pipeline of a run that trains without sampling an environment.
 
-    It is made of the environment that the config names, which is created for this, and kept for evaluation or closed;
-    without one of the config's spaces.
+    If the config names an environment, it is created to build the pipeline, and then kept for evaluation or closed.
+    Otherwise, the pipeline is built from the config's spaces.
 
     Raises:
-        ValueError: The config names neither, or its connectors cannot be made of spaces alone; the message names the
-            settings.
+        ValueError: If the config names neither an environment nor both spaces, or if its connectors cannot be built
+            from spaces only; the message names the settings.
     """
     if config.env is not None:
         resolved = config._resolve_env()
@@ -48,8 +48,8 @@ def pipeline_without_env(config: AlgorithmConfig) -> EnvToModulePipeline:
     except Exception as error:
         raise ValueError(
             f"Without an environment, the connectors of env_runners(env_to_module_connector=...) cannot be created: "
-            f"{error!r}. Set environment(...) to the data's environment, or create them only from the argument "
-            "`spaces`."
+            f"{error!r}. Set environment(...) to the data's environment, or let your function create the connectors "
+            "from its argument `spaces`, without `env`."
         ) from error
 
 

@@ -360,8 +360,9 @@ class OfflineData:
         return self._materialized[piece]
 
     def _mapped(self, steps: Steps, spaces: tuple[Any, Any]) -> Steps:
-        """Applies the config's `prelearner_class`, a user-defined conversion of rows to episodes, to the steps in
-        batches of rows; returns the steps unchanged without one.
+        """Converts the steps with the config's `prelearner_class` (a user-defined conversion of rows to episodes), in
+        batches of `input_read_batch_size` rows. If the class is None, or the data is a Ray Dataset, returns the steps
+        unchanged.
         """
         prelearner_class = self.config.prelearner_class
         if prelearner_class is None or isinstance(self.data, RayData) or not steps.num_steps:
@@ -377,11 +378,12 @@ class OfflineData:
         return Steps.concatenated([prelearner.steps(rows_of(part, schema)) for part in _split(steps, rows)])
 
     def steps(self, columns: Sequence[str], spaces: tuple[Any, Any]) -> tuple[list[Steps], list[float]]:
-        """Reads all steps into memory: returns ``(steps, weights)`` with one entry for each weighted entry of the
-        setting `input_`, see `read`. If the config asks for normalisation, it uses the statistics of all steps.
+        """Reads all steps into memory. Returns ``(steps, weights)``: lists with one item for each weighted entry of the
+        setting `input_`, or with one item for all data without weights. If the config sets normalisation, it uses the
+        statistics of all steps.
 
         Raises:
-            ValueError: If an input has none.
+            ValueError: If an entry of `input_` has no steps; see also `read`.
         """
         self.adapt(spaces)
         names = tuple(dict.fromkeys((*columns, *self._normalized_columns)))
@@ -421,8 +423,9 @@ class OfflineData:
         return Steps.concatenated([part for part in parts if part.num_rows])
 
     def _parts(self, number: int, spaces: tuple[Any, Any]) -> Iterator[tuple[Steps, Any]]:
-        """Yields all steps of one entry of the setting `input_` as pairs ``(steps, name of the entry or part of the
-        data set)``. Without a `prelearner_class`, the steps are divided as in `Dataset.read_parts`.
+        """Yields all steps of the weighted entry `number` of the setting `input_` (of all data without weights) as
+        pairs ``(steps, source)``. For a `Dataset` without a `prelearner_class`, `source` is the entry's name, and the
+        steps are divided as in `Dataset.read_parts`. Otherwise, `source` is a part of the data set.
         """
         data = self._pieces()
         if isinstance(data, Dataset) and self.config.prelearner_class is None:

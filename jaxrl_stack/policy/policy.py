@@ -203,13 +203,13 @@ class Policy(Acting[PolicyState], Checkpointable):
             before: State that it was called with.
 
         Raises:
-            ValueError: If the policy has host connectors, whose episodes cannot be taken back.
+            ValueError: If the policy has host connectors, because they change episodes in place.
         """
         if self._host_connectors:
             raise ValueError(
-                f"where_rows() cannot undo a step: the host connectors {self._host_connectors} change episodes in "
-                "place. Write them as pure functions (`init` and `apply`), or pass compute_actions() only the rows "
-                "that act."
+                f"where_rows() cannot keep the state of rows that did not act: the host connectors "
+                f"{self._host_connectors} change episodes in place. Write them as pure functions (`init` and `apply`), "
+                "or pass compute_actions() only the rows that act."
             )
         return self._program.step.where_rows(jnp.asarray(acts), after, before)
 
@@ -475,8 +475,9 @@ class Policy(Acting[PolicyState], Checkpointable):
                 runner = _runner_of(stored)
                 if runner is None:
                     raise ValueError(
-                        f"{what} has no connectors: its run had no environment. Load the run, and save its policy: "
-                        f"Algorithm.from_checkpoint(path).get_policy({module_id!r}).save_to_path(...)."
+                        f"{what} has no connectors: its run had no environment. Add one to the run's config, and save "
+                        f"the policy: Algorithm.from_checkpoint(path, config=config.environment(...))"
+                        f".get_policy({module_id!r}).save_to_path(...)."
                     )
                 num_env_steps = stored.metadata.get("num_env_steps_sampled_lifetime")
                 about = {"module_id": module_id, "timesteps": num_env_steps}
@@ -629,8 +630,8 @@ def _of_module(modules: Stored, module_id: str) -> Stored:
 
 
 def _pipeline_of(stored: Stored, module_id: str) -> Stored:
-    """Returns the part of a checkpoint that contains a module's pipeline; with several agents, the first pipeline if
-    the module acts for no agent.
+    """Returns the part of a checkpoint that contains a module's connector pipeline. If a run with several agents has no
+    pipeline for the module, because it acts for no agent, returns the first pipeline.
     """
     if stored.component().class_path != path_of(PipelinesByModule):
         return stored
