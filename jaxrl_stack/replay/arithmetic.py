@@ -107,9 +107,9 @@ def num_starts(xp: Any, is_first: Any, length: int) -> Any:
 
 
 def num_learned(xp: Any, is_first: Any, start: Any, length: int) -> Any:
-    """Computes the largest number of steps that the loss uses of each drawn sequence, int ``[N]``: `length` steps, or
-    `start` + 1 steps if the drawn step is the first of its episode. Such a draw also represents sequences that begin
-    before the episode.
+    """Computes the maximum number of steps of each drawn sequence that the loss uses, int ``[N]``. For the first step
+    of an episode, it is the random number ``start + 1``, because such a draw also stands for the sequences that begin
+    before the episode and contain fewer of its steps. For other steps, it is `length`.
 
     Args:
         xp: Namespace of the arrays.
@@ -186,14 +186,14 @@ def magnitudes(xp: Any, priorities: Any) -> Any:
 
 
 def importance_weights(xp: Any, shares: Any, least: Any, beta: Any) -> Any:
-    """Importance weights ``(N P(i)) ** -beta``, divided by the largest one in the buffer (Schaul et al., 2016, section
-    3.4), float32 ``[N]``.
+    """Importance weights ``(M P(i)) ** -beta`` of N drawn items from a buffer with M items, divided by the largest
+    weight of the buffer's items (Schaul et al., 2016, section 3.4), float32 ``[N]``.
 
     Args:
         xp: Namespace of the arrays.
         shares: ``[N]``, scaled priorities of the drawn items. With several buffers, each priority is divided by the sum
             of its buffer; with one buffer, this sum cancels, as the number of items does.
-        least: Smallest such value of all items in the buffers.
+        least: Smallest value of all items in the buffers, computed like `shares`.
         beta: Exponent.
     """
     return ((shares / least) ** -beta).astype(xp.float32)

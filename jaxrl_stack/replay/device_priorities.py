@@ -36,7 +36,8 @@ class PriorityLevels:
         sums: float32 ``[G]``, sums of a group's scaled priorities, each multiplied by its multiplicity.
         minima: float32 ``[G]``, smallest scaled priorities; inf for empty groups.
         largest: float32, the largest priority that was ever set, at least 1 (the initial value).
-        starts: float32 ``[G, FAN]``, multiplicities of the items in draws; None: all 1.
+        starts: float32 ``[G, FAN]``, multiplicities: factors of the items' probabilities in draws, see
+            `arithmetic.num_starts`; None: all 1.
     """
 
     items: jax.Array
@@ -108,8 +109,8 @@ def num_levels(num_items: int) -> int:
 
 
 def draw(levels: PriorityLevels, bits: jax.Array) -> jax.Array:
-    """Draws random items, int32 ``[N]``, independently and in proportion to their scaled priority times their
-    multiplicity (`starts`).
+    """Draws random items, int32 ``[N]``, independently. The probability of an item is proportional to its scaled
+    priority times its multiplicity (`PriorityLevels.starts`).
 
     Every level uses a separate random number. A single number for all levels has only 24 bits: with a million items,
     the frequency of an item would be wrong by up to a tenth.
@@ -149,7 +150,7 @@ def _choose(counts: jax.Array, random: jax.Array) -> jax.Array:
 
 
 def _summed(counts: jax.Array) -> jax.Array:
-    """Sums of the columns of ``[FAN, N]``, in a fixed order."""
+    """Sums of the columns of an array ``[FAN, N]``, float32 ``[N]``. The rows are always added in the same order."""
     return functools.reduce(jnp.add, list(counts))
 
 

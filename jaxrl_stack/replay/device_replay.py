@@ -333,8 +333,8 @@ class DeviceReplay:
         """
         if Columns.LOSS_MASK in columns and not is_masked:
             raise ValueError(
-                f"The rollout has the column {Columns.LOSS_MASK!r}, but the state was created for rollouts without it. "
-                "Create the state with init() from the columns of this rollout."
+                f"The rollout has the column {Columns.LOSS_MASK!r}, but the replay buffer's state was created for "
+                "rollouts without it. Create the state with DeviceReplay.init() from the columns of this rollout."
             )
         self._step_of(columns, is_masked)
         num_steps = columns[Columns.REWARDS].shape[0]
@@ -530,8 +530,8 @@ class DeviceReplay:
     def _put_rows(
         self, levels: Any, places: jax.Array, count: jax.Array | float, starts: jax.Array | None = None
     ) -> Any:
-        """Sets the same scaled priority for all steps in some rows of the ring buffer. Also sets the weights with which
-        these steps are drawn as first steps of sequences.
+        """Sets one scaled priority (``priority ** alpha``) for all steps in the given rows of the ring buffer. With
+        `starts`, also sets the sampling weights of these steps as first steps of sequences.
 
         Args:
             levels: Priorities before.
@@ -545,8 +545,8 @@ class DeviceReplay:
         return device_priorities.put(levels, items.reshape(-1), jnp.full((items.size,), count, jnp.float32), starts)
 
     def _starts(self, state: ReplayState, ended: jax.Array) -> jax.Array | None:
-        """Weights with which a rollout's steps are drawn as first steps of sequences, float32 ``[B * T]``, from the
-        flags `ended` ``[T, B]``; None if sequences have one step.
+        """Sampling weights of a rollout's steps as first steps of drawn sequences, float32 ``[B * T]``; None if
+        sequences have one step. `ended` ``[T, B]`` marks the steps that end an episode.
         """
         if self.length == 1:
             return None
@@ -816,8 +816,9 @@ class DeviceReplay:
         return self._places(_of(state.head, envs), places), envs, weights
 
     def _draw_uniformly(self, state: ReplayState, items: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Draws steps uniformly if environments have different numbers of steps: maps `items` ``[N]``, random indices
-        into the concatenated steps of all environments, to ``(ages of their rows, environments, weights)``.
+        """Draws steps uniformly if environments have different numbers of steps. Returns ``(ages of their rows,
+        environments, weights)``, each ``[N]``; the newest row has age 0. `items` ``[N]`` are random indices into the
+        concatenated steps of all environments.
         """
         until = jnp.cumsum(state.size)
         envs = jnp.searchsorted(until, items, side="right", method="scan_unrolled")
@@ -828,8 +829,8 @@ class DeviceReplay:
     def _num_learned(
         self, state: ReplayState, ages: jax.Array, envs: jax.Array, random: RandomNumbers
     ) -> jax.Array | int:
-        """Maximum number of steps of each drawn sequence that the loss uses. This number is random for sequences that
-        start with an episode, because these also represent sequences that begin before the episode.
+        """Maximum number of steps of each drawn sequence that the loss uses: `length`, or a random number for a
+        sequence from the first step of an episode; see `arithmetic.num_learned`.
         """
         if state.priorities is None or state.priorities.starts is None:
             return self.length
@@ -877,8 +878,8 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, pixels)
 
     def _frames(self, frames: FrameRing, ages: jax.Array, envs: jax.Array, back: jax.Array | int = 0) -> Any:
-        """Reads frames from the ring buffer by environment and age of the row (0 is the newest), or the frames that are
-        `back` steps earlier.
+        """Reads frames from the ring buffer: for each environment and age of a row (0 is the newest), the frame `back`
+        steps before this row; the row's own frame if `back` is 0.
         """
         head, since_cut = _of(frames.head, envs), _of(frames.since_cut, envs)
         # Of a cut that no row follows yet, nothing is written down.
@@ -1033,8 +1034,8 @@ def _of(counter: jax.Array, envs: jax.Array) -> jax.Array:
 
 
 def _written(kept: jax.Array, places: jax.Array, new: jax.Array, **options: Any) -> jax.Array:
-    """Writes `new` ``[B, T, ...]`` into an array of the ring buffer, ``[B, L, ...]``, at the rows `places`, ``[T]`` or
-    ``[B, T]``; row L writes nothing.
+    """Writes `new` ``[B, T, ...]`` into an array of the ring buffer, ``[B, L, ...]``, at the row indices `places`,
+    ``[T]`` or ``[B, T]``. A step with the index L is not written.
     """
     if places.ndim == 1:
         return kept.at[:, places].set(new, **options)
@@ -1043,8 +1044,8 @@ def _written(kept: jax.Array, places: jax.Array, new: jax.Array, **options: Any)
 
 
 def _last(added: jax.Array | int, column: jax.Array, before: jax.Array) -> jax.Array:
-    """Returns for each environment the last of the first `added` entries of a rollout's column ``[T, B, ...]``;
-    `before` if `added` is 0.
+    """Returns each environment's last added entry of a rollout's column ``[T, B, ...]``, in which valid entries come
+    first. `added` is the number of valid entries: T, or int32 ``[B]``; where it is 0, returns `before`.
     """
     if isinstance(added, int):
         return column[-1]

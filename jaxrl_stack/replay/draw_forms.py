@@ -124,13 +124,12 @@ class DrawForm(Protocol):
         ...
 
     def write_to_buffer(self, buffer: Any, drawn: Any, logged: Mapping[str, Any], **which: Any) -> None:
-        """Stores values that the loss logged for each drawn item in the host buffer, such as TD errors as priorities:
-        ``{name in writes: [N, ...]}``.
+        """Writes values that the loss logged per drawn item, such as TD errors as new priorities, into the host buffer.
 
         Args:
             buffer: Buffer from which the items were drawn.
             drawn: The drawn items.
-            logged: See above.
+            logged: Logged values of the N drawn items, ``{name: [N, ...]}``, with all names in `writes`.
             **which: `module_id`, for a buffer of several modules.
         """
         ...
@@ -138,8 +137,8 @@ class DrawForm(Protocol):
     def write_to_ring(
         self, ring: DeviceReplay, state: ReplayState, drawn: Any, logged: Mapping[str, Any]
     ) -> ReplayState:
-        """Stores values that the loss logged for each drawn item in the device buffer, ``{name in writes: [N, ...]}``;
-        returns the buffer's new state.
+        """Writes values that the loss logged per drawn item, such as TD errors as new priorities, into the device
+        buffer; see `write_to_buffer`. Returns the buffer's new state.
         """
         ...
 
@@ -177,8 +176,8 @@ class StartState:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape), x.dtype), self.shapes)
 
     def added_to(self, columns: dict[str, Any], number: int, xp: Any) -> dict[str, Any]:
-        """Adds the module's initial recurrent state to `columns`, once for each of `number` drawn items, if recurrent
-        states are not stored. `xp` is numpy or jax.numpy.
+        """If recurrent states are not stored, adds the module's initial recurrent state to `columns`, once for each of
+        `number` drawn items. Otherwise, returns `columns` unchanged. `xp` is numpy or jax.numpy.
         """
         if self.initial is None:
             return columns
@@ -473,7 +472,7 @@ def _with_states(estimate: MemoryEstimate, start: StartState, number: int) -> Me
 
 
 def _continues(columns: Mapping[str, Any]) -> Any:
-    """Marks items 1 to T - 1 of each window that are steps and continue the episode of the previous item, bool ``[N, T
-    - 1]``. The last observation of an episode is no step.
+    """Mask of items 1 to T - 1 of N windows, bool ``[N, T - 1]``: True if an item is a step of the previous item's
+    episode. The last observation of an episode is an item, but not a step.
     """
     return ~(columns[IS_FIRST] | columns[IS_LAST])[:, 1:]

@@ -84,7 +84,7 @@ class Counts:
 
 def packed_records(records: Sequence[Record], streams: Sequence[Hashable]) -> dict[str, Any]:
     """Converts episode records to columns for the buffer's state: arrays, because a buffer can have millions of
-    records, and lists of rare or shared values.
+    records. Custom data, which is rare, and repeated agent and module ids are lists of values with arrays of indices.
     """
     places = {key: place for place, key in enumerate(streams)}
     own = [(-1, -1) if record.stream is None else (places[record.stream[0]], record.stream[1]) for record in records]

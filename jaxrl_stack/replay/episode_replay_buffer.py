@@ -418,7 +418,7 @@ class EpisodeReplayBuffer(Checkpointable):
     # -------------------------------------------------------------------------------------------------------- eviction
 
     def _excess(self, num_steps: int) -> int:
-        """Number of steps above the capacity that a buffer with `num_steps` steps would have; at least 0."""
+        """Number of steps by which a buffer with `num_steps` steps would exceed the capacity; at least 0."""
         return max(0, num_steps - self.capacity)
 
     def _make_room(self, size: int) -> None:
@@ -785,7 +785,9 @@ class EpisodeReplayBuffer(Checkpointable):
         return self.batch_size_B if given is None else _at_least(1, "num_items", given)
 
     def _draw_items(self, number: int, min_steps: int) -> np.ndarray:
-        """Draws random steps that at least `min_steps` further steps of their episode follow; returns their rows."""
+        """Draws random steps with at least `min_steps` later steps in their episode; returns the rows of the drawn
+        steps.
+        """
         rows = self._draw(number)
         self._num_resamples = 0
         if min_steps:

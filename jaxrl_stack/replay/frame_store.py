@@ -1,4 +1,6 @@
-"""Memory of replay buffers: observations and steps of many episodes in preallocated arrays, linked in time."""
+"""Memory of replay buffers: observations and steps of many episodes in preallocated arrays, each episode a linked list
+of rows.
+"""
 
 from __future__ import annotations
 
@@ -159,8 +161,8 @@ class FrameStore:
         first_t: np.ndarray,
         owners: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Writes the steps of K episodes to rows of the store (memory of a replay buffer), as new linked lists of rows,
-        or continues stored episodes.
+        """Writes the steps of K episodes to rows of the store (memory of a replay buffer). A new episode becomes a new
+        linked list of rows; the steps of a stored episode extend its list.
 
         Args:
             steps: Result of `fit`, S = sum of `lengths`.
@@ -625,8 +627,8 @@ def _fitted(name: str, stored: Any, value: Any, size: int | None = None) -> Any:
         cast = cast_lossless(new, stored.dtype)
         if cast is None:
             raise ValueError(
-                f"The new data of the column {name!r} has dtype {new.dtype} and values that {stored.dtype}, the dtype "
-                "in the replay buffer, cannot represent. Use one dtype for all data of the column."
+                f"The column {name!r} has dtype {new.dtype} in the new data, but {stored.dtype} in the replay buffer, "
+                f"and {stored.dtype} cannot represent all new values. Use one dtype for all data of the column."
             )
         return cast
 

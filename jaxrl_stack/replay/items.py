@@ -170,8 +170,8 @@ def device_windows(
 def put_on_host(
     buffer: EpisodeReplayBuffer, items: np.ndarray, name: str, values: Mapping[str, Any], where: np.ndarray
 ) -> None:
-    """Overwrites a module output, such as recurrent states, that a host buffer stores with drawn items; evicted items
-    are skipped.
+    """Overwrites stored values of a module output, such as recurrent states, at the drawn items of a host buffer.
+    Evicted items are skipped.
 
     Args:
         buffer: Buffer from which the items were drawn.
@@ -197,8 +197,8 @@ def put_on_device(
     values: Mapping[str, jax.Array],
     where: jax.Array,
 ) -> ReplayState:
-    """Overwrites an extra column, such as recurrent states, that a device buffer stores with drawn items; items whose
-    rows have been overwritten are skipped.
+    """Overwrites stored values of an extra column, such as recurrent states, at the drawn items of a device buffer.
+    Items that can no longer be drawn are skipped, for example if newer steps have replaced them.
 
     Args:
         replay: Fixed settings of the buffer.

@@ -284,8 +284,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return sum(part.get_added_timesteps() for part in self._parts.values())
 
     def get_sampled_timesteps(self, module_id: str | None = None) -> int:
-        """Total number of sampled items. Each call adds the largest number of items that it drew for a module, or the
-        number of env steps in "synchronized" mode. With `module_id`, total number of that module's items.
+        """Total number of sampled steps. Each call of a sampling method adds the largest number of steps that it drew
+        for one module; `sample` with ``replay_mode="synchronized"`` adds the number of drawn env steps. With
+        `module_id`, total number of that module's sampled steps.
         """
         return self._counts.sampled_timesteps if module_id is None else self._count(module_id, "get_sampled_timesteps")
 
@@ -338,7 +339,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return built
 
     def _record(self, steps: AgentSteps) -> Record:
-        """Returns the record of an agent's episode, which is in the buffer of the agent's module."""
+        """Returns the `Record` of an agent's episode from the buffer of the agent's module."""
         return self._parts[steps.module_id]._records[steps.number]
 
     # ---------------------------------------------------------------------------------------------------------- adding
@@ -533,7 +534,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def _append(
         self, stored: EpisodeOfAgents, agent: Any, module_id: str, number: int, begins: list[int], seen: int
     ) -> None:
-        """Adds new steps of an agent to a stored multi-agent episode: the env steps at which these steps begin."""
+        """Adds new steps of an agent to the record of a multi-agent episode. `begins` are the env steps at which these
+        steps begin; `seen` is the env step of the agent's last observation.
+        """
         # A step that was held over may have begun before the oldest env step that is stored.
         begins[0] = max(begins[0], stored.first)
         steps = stored.agents.get(agent)

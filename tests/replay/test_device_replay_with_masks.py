@@ -463,7 +463,7 @@ def test_masks_are_refused_where_they_do_not_fit():
     columns = Agents(replay, (0.0, 0.0), 0).rollout(1, rates=1.0)
     unmasked = {name: column for name, column in columns.items() if name != "loss_mask"}
     with pytest.raises(
-        ValueError, match=r"has the column 'loss_mask', but the state was created for rollouts without it"
+        ValueError, match="has the column 'loss_mask', but the replay buffer's state was created for rollouts without"
     ):
         replay.add(replay.init(unmasked), columns)
     with pytest.raises(ValueError, match=r"lacks the columns \['loss_mask'\]"):
