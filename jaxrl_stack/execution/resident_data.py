@@ -36,7 +36,7 @@ class Resident:
         items: int32 ``[N]`` or ``[N, 3]``, items of the steps from `ItemForm.of`.
         sizes: uint32 ``[K]``, items of each input.
         starts: uint32 ``[K]``, the first item of each input.
-        keys: uint32 ``[NUM_ROUNDS]``, round keys, which determine those of every pass.
+        keys: uint32 ``[NUM_ROUNDS]``, round keys, from which the round keys of every pass are derived.
         position: uint32 ``[K]``, drawn items in the present pass over each input.
         passes: uint32 ``[K]``, whole passes so far.
         num_draws: uint32, minibatches so far.

@@ -447,7 +447,7 @@ class OfflineData:
         """Returns the next rows of the recorded data, in the order of the data; after the last row, starts again with
         the first one.
 
-        Training does not call it, unless a subclass overrides it: then every update is made from what it returns.
+        Training calls this method only if a subclass overrides it; every update then uses the returned rows.
 
         Args:
             num_samples: Rows of a batch.
@@ -456,7 +456,7 @@ class OfflineData:
             module_state: Not used.
 
         Returns:
-            ``{module_id: {column: [num_samples, ...]}}``, or a list of iterators of such.
+            ``{module_id: {column: [num_samples, ...]}}``, or a list of iterators over such dicts.
         """
         if return_iterator:
             shards = max(1, num_shards)

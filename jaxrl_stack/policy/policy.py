@@ -454,7 +454,7 @@ class Policy(Acting[PolicyState], Checkpointable):
 
         Args:
             path: Folder that `save_to_path` of an Algorithm or of a Policy wrote.
-            module_id: Id of the module of an algorithm's checkpoint that acts.
+            module_id: Id of the module that acts, for an algorithm's checkpoint.
             filesystem: A ``pyarrow.fs.FileSystem`` that `path` is on.
             allow: Classes and functions of yours that modules and connectors are made of; names of this package are
                 found without.

@@ -16,7 +16,7 @@ FAN = 16
 deep; with sixteen, five."""
 
 NO_ITEM = 2**31 - 1
-"""Stands for an item that is passed over."""
+"""Item index that `put` skips."""
 
 _LOWEST, _HIGHEST = 1e-30, 1e30
 """Bounds of scaled priorities: sums over any number of items, and their products with a random number, are normal

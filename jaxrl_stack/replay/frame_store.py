@@ -30,7 +30,7 @@ REMEDY = (
     "Lower the buffer's capacity, store smaller observations (uint8 frames instead of floats), or keep fewer of the "
     "module's outputs (extra_columns=())."
 )
-"""What helps against a buffer that does not fit."""
+"""Advice for the error about a buffer that does not fit into memory."""
 
 
 @dataclasses.dataclass(slots=True)

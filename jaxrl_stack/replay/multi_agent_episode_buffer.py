@@ -64,7 +64,7 @@ class EpisodeOfAgents:
         last: The env step after the newest one.
         is_terminated: See `MultiAgentEpisode`.
         is_truncated: Likewise.
-        stream: ``(stream, environment)`` if it comes by `add_block` and still runs.
+        stream: ``(stream, environment)`` if `add_block` added the episode and it is unfinished.
         agents: ``{agent id: its steps}``.
     """
 
@@ -561,7 +561,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
 
         Args:
             size: Number of env steps to add.
-            id_: The episode that they continue, if it is one: if that is the last one, it loses its oldest env steps.
+            id_: Id of the episode to which all these env steps belong, if any. If only this episode is left in the
+                buffer, it loses its oldest env steps instead of being evicted.
         """
         while self._episodes and (excess := self._num_timesteps + size - self.capacity) > 0:
             oldest = next(iter(self._episodes))
@@ -724,8 +725,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         """Adds one call of a sampling method to the metrics of the replay buffer.
 
         Args:
-            num_steps: Steps that it has drawn of each module.
-            number: Number that is added to the total.
+            num_steps: Number of steps that the call has drawn, by module.
+            number: Number to add to the total number of sampled steps.
         """
         self._counts.sampled_timesteps += number
         rows = {module_id: self._parts[module_id]._last_sampled for module_id in num_steps}
