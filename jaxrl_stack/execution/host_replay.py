@@ -204,7 +204,7 @@ class HostReplay:
         return {}
 
     def component(self, kept: Kept) -> Checkpointable:
-        """Returns the replay buffer as an object for ``Algorithm`` users and checkpoints."""
+        """Returns the replay buffer, for users of the ``Algorithm`` and for checkpoints."""
         return self._buffer
 
     def results(self, kept: Any, num_env_steps: int) -> dict[str, Any]:

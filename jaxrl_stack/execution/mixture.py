@@ -42,8 +42,8 @@ class Mixture:
     """Draws train batches from a replay buffer of sampled steps and from recorded steps, in fixed proportions.
 
     Recorded steps are drawn uniformly and never evicted; only sampled steps have priorities (Ball et al., 2023,
-    "Efficient Online Reinforcement Learning with Offline Data", draws half of each). Results, contents in checkpoints
-    and written-back values belong to the replay.
+    "Efficient Online Reinforcement Learning with Offline Data", draws half of each). Metrics in
+    results, steps in checkpoints and written-back values concern only the replay buffer.
 
     Args:
         replay: The replay buffer of sampled steps.

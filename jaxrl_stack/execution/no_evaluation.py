@@ -20,8 +20,8 @@ _REMEDY = "Set environment(...), or evaluation(evaluation_config={'env': ...})."
 
 
 class NoEvaluation(Evaluation):
-    """Evaluation of a run without an environment: refuses to evaluate, but computes actions with the connectors that
-    the config builds for its spaces.
+    """Evaluation of a run without an environment: refuses to evaluate, but computes actions with connectors that are
+    built from the config's spaces.
     """
 
     has_env = False

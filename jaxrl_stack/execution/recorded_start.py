@@ -44,8 +44,8 @@ class RecordedStart:
         if what.declared:
             raise ValueError(
                 f"The Learner, RLModule or a learner connector reads {list(what.declared)} (columns_from_acting), but "
-                f"the recorded steps of offline_data(input_=...) for the replay buffer lack these columns. Leave "
-                f"input_ out, or compute the columns from observations in a learner connector."
+                f"the replay buffer takes only standard columns from offline_data(input_=...). Leave input_ out, or "
+                f"compute the columns from observations in a learner connector."
             )
         if what.extra_columns:
             raise ValueError(

@@ -61,7 +61,7 @@ class Resident:
 
     @property
     def where(self) -> dict[str, Any]:
-        """Fields that `draw` changes, by name: read positions in the data, counters, and prepared columns."""
+        """Fields that `ResidentData.draw` changes, by name: read positions, counters, and prepared columns."""
         return {name: getattr(self, name) for name in ("position", "passes", "num_draws", "until_pass", "prepared")}
 
 
@@ -234,8 +234,9 @@ class ResidentData:
         return kept, self.items.take(kept.columns, kept.prepared, items)
 
     def _next(self, kept: Resident, number: jax.Array) -> tuple[Resident, jax.Array]:
-        """Selects the next n items (steps or sequences) of a single data set. Returns `kept` with the next read
-        position, and the items' indices, uint32 ``[n]``.
+        """Selects this device's items (steps or sequences) of the next minibatch from a single data set.
+        `number`, uint32 ``[n]``, contains the items' offsets from the read position. Returns `kept` with the read
+        position after the minibatch, and the items' indices, uint32 ``[n]``.
         """
         # Divisions by a number that the compiler knows take a fraction of the time.
         size = kept.sizes[0] if self._static_sizes is None else np.uint32(self._static_sizes[0])
@@ -307,9 +308,10 @@ class ResidentData:
         return dataclasses.replace(kept, **place_sharded(saved, self._devices))
 
     def _remedy(self, num_devices: int, *, is_divided: bool) -> str:
-        """Returns the fix for an error message: settings that divide the data among `num_devices` devices
-        (`is_divided`), or that copy it to each device. The data is divided if one copy exceeds `max_resident_bytes`.
-        CPU devices share memory: their data is divided if all copies together exceed `max_resident_bytes`.
+        """Returns the fix for an error message: settings that divide the data among `num_devices` devices if
+        `is_divided`, else settings that copy the data to each device. The data is divided if one copy exceeds
+        `max_resident_bytes`. CPU devices share memory: their data is divided if all copies together exceed
+        `max_resident_bytes`.
         """
         if is_divided and self.is_divided:
             return f"Use {num_devices} devices"

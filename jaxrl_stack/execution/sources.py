@@ -166,8 +166,8 @@ class Replay(HasState, Protocol):
         ...
 
     def component(self, kept: Kept) -> Checkpointable:
-        """Returns the replay buffer as an object for ``Algorithm`` users and checkpoints; `kept` contains the buffer's
-        state.
+        """Returns an object that represents the replay buffer, for users of the ``Algorithm`` and for checkpoints. The
+        buffer's state is in `kept`.
         """
         ...
 

@@ -260,9 +260,9 @@ class StreamedInput:
                 return
         self.restart(Cursor())
         raise ValueError(
-            f"The saved read position (data part {cursor.first}, then {offset} steps or sequences) does not exist in "
-            "offline_data(input_=...). Use the data of the saved run, or restore only the learners: "
-            "restore_from_path(path, component='learner_group')."
+            f"The saved read position ({offset} steps or sequences after the start of data part {cursor.first} of a "
+            "pass) does not exist in offline_data(input_=...). Use the data of the saved run, or restore only the "
+            "learners: restore_from_path(path, component='learner_group')."
         )
 
 

@@ -388,7 +388,7 @@ class TrainingStep(abc.ABC):
     def drop_kept(self, driver: Driver) -> str:
         """Replaces the step's stored data (replay buffer, position in a data set) by new data, for example after a
         failed call of the program has destroyed it. Returns a description of the lost data, to be appended to the error
-        message.
+        message; "" if no data was lost.
         """
         return ""
 

@@ -12,7 +12,7 @@ from jaxrl_stack.migration.names import table
 Kind = Literal["fresh", "shared", "numpy", "other", "unknown", "itself"]
 """Kinds of values in a script. "fresh": a tensor to which no other name refers yet. "shared": a tensor whose memory
 another name may use. "numpy": a NumPy array with the memory of a tensor. "other": no tensor. "unknown": the script does
-not determine the kind. "itself": the variable whose kind is being inferred."""
+not determine the kind. "itself": the variable whose kind is being inferred, like the second ``x`` in ``x = x + 1``."""
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef | ast.Module
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.Module)
@@ -343,8 +343,8 @@ def _pairs(target: ast.AST, value: ast.expr | None) -> Iterator[tuple[str, ast.e
 
 
 def _joined(kinds: list[Kind]) -> Kind:
-    """Combines the kinds (`Kind`) of all values that a variable or expression of the script may have to one kind: equal
-    kinds are kept, "fresh" and "shared" give "shared", and other mixtures give "unknown".
+    """Combines the kinds (`Kind`) of all values that a variable or expression of the script may have to one kind. Equal
+    kinds give this kind, "fresh" and "shared" give "shared", and other mixtures give "unknown". "itself" is ignored.
     """
     kinds = [kind for kind in kinds if kind != "itself"] or ["unknown"]
     if all(kind == kinds[0] for kind in kinds):

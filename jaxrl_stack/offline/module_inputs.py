@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def pipeline_without_env(config: AlgorithmConfig) -> EnvToModulePipeline:
     """Builds the env-to-module pipeline of a run that trains without sampling an environment.
 
-    If the config names an environment, it is created to build the pipeline, and then kept for evaluation or closed.
-    Otherwise, the pipeline is built from the config's spaces.
+    If the config names an environment, this function creates the environment to build the pipeline, and then keeps it
+    for an env runner or closes it. Otherwise, the pipeline is built from the config's spaces.
 
     Raises:
         ValueError: If the config names neither an environment nor both spaces, or if its connectors cannot be built

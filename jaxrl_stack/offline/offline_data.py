@@ -361,8 +361,8 @@ class OfflineData:
 
     def _mapped(self, steps: Steps, spaces: tuple[Any, Any]) -> Steps:
         """Converts the steps with the config's `prelearner_class` (a user-defined conversion of rows to episodes), in
-        batches of `input_read_batch_size` rows. If the class is None, or the data is a Ray Dataset, returns the steps
-        unchanged.
+        batches of whole episode chunks with at least `input_read_batch_size` rows (None: all rows at once). If the
+        class is None, or the data is a Ray Dataset, which `RayData` has converted, returns the steps unchanged.
         """
         prelearner_class = self.config.prelearner_class
         if prelearner_class is None or isinstance(self.data, RayData) or not steps.num_steps:
@@ -379,8 +379,8 @@ class OfflineData:
 
     def steps(self, columns: Sequence[str], spaces: tuple[Any, Any]) -> tuple[list[Steps], list[float]]:
         """Reads all steps into memory. Returns ``(steps, weights)``: lists with one item for each weighted entry of the
-        setting `input_`, or with one item for all data without weights. If the config sets normalisation, it uses the
-        statistics of all steps.
+        setting `input_`, or with one item for all data without weights. If the config sets normalisation, the returned
+        steps are normalised with the statistics of all steps.
 
         Raises:
             ValueError: If an entry of `input_` has no steps; see also `read`.
@@ -423,9 +423,10 @@ class OfflineData:
         return Steps.concatenated([part for part in parts if part.num_rows])
 
     def _parts(self, number: int, spaces: tuple[Any, Any]) -> Iterator[tuple[Steps, Any]]:
-        """Yields all steps of the weighted entry `number` of the setting `input_` (of all data without weights) as
-        pairs ``(steps, source)``. For a `Dataset` without a `prelearner_class`, `source` is the entry's name, and the
-        steps are divided as in `Dataset.read_parts`. Otherwise, `source` is a part of the data set.
+        """Yields all steps of the weighted entry `number` of the setting `input_` as pairs ``(steps, source)``; without
+        weights, the steps of all data. For a `Dataset` without a `prelearner_class`, `source` is the entry's name, and
+        the steps are divided as in `Dataset.read_parts`. Otherwise, `source` is a part of the data set. Error messages
+        name `source`.
         """
         data = self._pieces()
         if isinstance(data, Dataset) and self.config.prelearner_class is None:

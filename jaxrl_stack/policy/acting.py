@@ -217,8 +217,8 @@ class PolicyProgram:
 
 class EpisodeTracker:
     """Unfinished episodes of a policy with host connectors (RLlib's ``__call__``), which may read and change the
-    episodes. Each `EpisodeTracker` is used for one policy step only: the step changes the episodes in place, and
-    returns a new `EpisodeTracker` in its state.
+    episodes. Each `EpisodeTracker` is used for one policy step only: the step changes the episodes in place. The
+    policy state that the step returns contains a new `EpisodeTracker`.
 
     Args:
         running: Unfinished episodes, one per environment.

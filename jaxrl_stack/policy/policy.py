@@ -454,7 +454,7 @@ class Policy(Acting[PolicyState], Checkpointable):
 
         Args:
             path: Folder that `save_to_path` of an Algorithm or of a Policy wrote.
-            module_id: Id of the module that acts, for an algorithm's checkpoint.
+            module_id: Id of the module that acts; used only for the checkpoint of an Algorithm.
             filesystem: A ``pyarrow.fs.FileSystem`` that `path` is on.
             allow: Classes and functions of yours that modules and connectors are made of; names of this package are
                 found without.
@@ -475,9 +475,9 @@ class Policy(Acting[PolicyState], Checkpointable):
                 runner = _runner_of(stored)
                 if runner is None:
                     raise ValueError(
-                        f"{what} has no connectors: its run had no environment. Add one to the run's config, and save "
-                        f"the policy: Algorithm.from_checkpoint(path, config=config.environment(...))"
-                        f".get_policy({module_id!r}).save_to_path(...)."
+                        f"{what} has no connectors: its run had no environment. Load the run with an environment, and "
+                        f"save its policy: Algorithm.from_checkpoint(path, env=...).get_policy({module_id!r})"
+                        f".save_to_path(...)."
                     )
                 num_env_steps = stored.metadata.get("num_env_steps_sampled_lifetime")
                 about = {"module_id": module_id, "timesteps": num_env_steps}
@@ -631,7 +631,7 @@ def _of_module(modules: Stored, module_id: str) -> Stored:
 
 def _pipeline_of(stored: Stored, module_id: str) -> Stored:
     """Returns the part of a checkpoint that contains a module's connector pipeline. If a run with several agents has no
-    pipeline for the module, because it acts for no agent, returns the first pipeline.
+    pipeline for the module, because the module acts for no agent, returns the first pipeline.
     """
     if stored.component().class_path != path_of(PipelinesByModule):
         return stored

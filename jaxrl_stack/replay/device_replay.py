@@ -536,7 +536,7 @@ class DeviceReplay:
         Args:
             levels: Priorities before.
             places: int32 ``[T]``, rows for all environments, or ``[B, T]``, rows of each environment, L for no row.
-            count: Scaled priority of the items.
+            count: Scaled priority of the steps; 0: they can no longer be drawn.
             starts: Sampling weights, float32 ``[B * T]``; None: unchanged.
         """
         items = jnp.arange(self.num_envs)[:, None] * self.num_rows + places
@@ -829,8 +829,8 @@ class DeviceReplay:
     def _num_learned(
         self, state: ReplayState, ages: jax.Array, envs: jax.Array, random: RandomNumbers
     ) -> jax.Array | int:
-        """Maximum number of steps of each drawn sequence that the loss uses: `length`, or a random number for a
-        sequence from the first step of an episode; see `arithmetic.num_learned`.
+        """Maximum number of steps of each drawn sequence that the loss uses: `length`, or a random number if
+        the sequence begins at the first step of an episode; see `arithmetic.num_learned`.
         """
         if state.priorities is None or state.priorities.starts is None:
             return self.length
@@ -1044,8 +1044,8 @@ def _written(kept: jax.Array, places: jax.Array, new: jax.Array, **options: Any)
 
 
 def _last(added: jax.Array | int, column: jax.Array, before: jax.Array) -> jax.Array:
-    """Returns each environment's last added entry of a rollout's column ``[T, B, ...]``, in which valid entries come
-    first. `added` is the number of valid entries: T, or int32 ``[B]``; where it is 0, returns `before`.
+    """Returns the last valid entry of each environment in a rollout's column ``[T, B, ...]``; valid entries come first.
+    `added` is the number of valid entries: T, or int32 ``[B]``. Environments without valid entries get `before`.
     """
     if isinstance(added, int):
         return column[-1]

@@ -19,7 +19,7 @@ class Record:
         first: Row of its first frame.
         last: Row of its last frame if it was added by `add`, else -1.
         is_running: Whether the episode may continue.
-        stream: ``(stream, environment)`` if `add_block` added the episode and it is unfinished.
+        stream: ``(stream, environment)`` if `add_block` added the episode and it is unfinished, else None.
         agent_id: As in `SingleAgentEpisode`.
         module_id: As in `SingleAgentEpisode`.
         multi_agent_episode_id: As in `SingleAgentEpisode`.

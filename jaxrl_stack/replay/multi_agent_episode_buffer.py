@@ -64,7 +64,7 @@ class EpisodeOfAgents:
         last: The env step after the newest one.
         is_terminated: See `MultiAgentEpisode`.
         is_truncated: Likewise.
-        stream: ``(stream, environment)`` if `add_block` added the episode and it is unfinished.
+        stream: ``(stream, environment)`` if `add_block` added the episode and it is unfinished, else None.
         agents: ``{agent id: its steps}``.
     """
 
@@ -557,12 +557,13 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     # -------------------------------------------------------------------------------------------------------- eviction
 
     def _make_room(self, size: int, id_: str | None = None) -> None:
-        """Evicts the oldest episodes before env steps are added.
+        """Evicts the oldest episodes before env steps are added. An unfinished episode of `add_block` loses only as
+        many of its oldest env steps as necessary.
 
         Args:
             size: Number of env steps to add.
-            id_: Id of the episode to which all these env steps belong, if any. If only this episode is left in the
-                buffer, it loses its oldest env steps instead of being evicted.
+            id_: Id of the episode to which all these env steps belong; None if they belong to several episodes. If only
+                this episode is left in the buffer, it also loses only its oldest env steps.
         """
         while self._episodes and (excess := self._num_timesteps + size - self.capacity) > 0:
             oldest = next(iter(self._episodes))
