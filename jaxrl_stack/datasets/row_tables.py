@@ -169,7 +169,7 @@ class TableReader:
                 text = next((text for text in column.to_pylist() if text is not None), "")[:20]
                 raise BadDataError(
                     f"The column {name} holds texts: write numbers, such as table[{name!r}].map({{{text!r}: 0, ...}}) "
-                    "in pandas. If they are packed arrays, name it in input_compress_columns.",
+                    f"in pandas. If the texts are packed arrays, add {name!r} to input_compress_columns.",
                     path=path,
                 )
             if column.null_count:

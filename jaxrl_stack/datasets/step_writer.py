@@ -56,7 +56,10 @@ class StepWriter:
         filesystem: Any = None,
     ):
         if max_rows_per_file < 2:
-            raise ValueError(f"max_rows_per_file={max_rows_per_file} must be at least 2: a step and its final row.")
+            raise ValueError(
+                f"max_rows_per_file={max_rows_per_file} must be at least 2: one row for a step, and one for the "
+                "observation after it."
+            )
         self.name = name
         self.about = about
         self.files: list[str] = []
@@ -167,8 +170,8 @@ def _by_path(compression: str | Mapping[str, str], schema: pa.Schema) -> Any:
 
 
 def cut_to(steps: Steps, max_rows: int) -> Steps:
-    """Splits long chunks of episodes in recorded steps into chunks of at most `max_rows` rows, including final rows;
-    returns the same object if all are short enough.
+    """Splits long chunks of episodes into chunks of at most `max_rows` rows. Each chunk ends with a final row, which
+    contains the observation after the chunk's last step. If all chunks are short enough, returns the same object.
     """
     starts = steps.piece_starts()
     lengths = np.diff(starts)

@@ -44,12 +44,12 @@ class Steps:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows N, including final rows."""
+        """Number of rows N: one per step, and one final row (the last observation) per episode chunk."""
         return len(self.is_final)
 
     @property
     def num_steps(self) -> int:
-        """Number of steps: all rows except final rows."""
+        """Number of steps: all rows except final rows, which contain the last observation of an episode chunk."""
         return self.num_rows - self.num_pieces
 
     @property

@@ -251,7 +251,7 @@ class _Actions:
 
 def _discrete_values(space: gym.Space) -> Any:
     """Returns ``[first value, number of values]`` of a discrete action space, or one such pair per component; [] for
-    other spaces. Recorded choices count from 0.
+    other spaces. The first value is always 0: recorded actions are numbered from 0, even if the space starts elsewhere.
     """
     if isinstance(space, gym.spaces.Discrete):
         return [0, int(space.n)]

@@ -226,7 +226,7 @@ def test_packed_columns_are_read(tmp_path):
     rows = table([3], obs=[packed(own) for own in arrays[:3]], new_obs=[packed(own) for own in arrays[1:]])
     obs = read(written(tmp_path, rows)).columns["obs"]
     np.testing.assert_array_equal(obs, np.stack(arrays))
-    with pytest.raises(BadDataError, match="name it in input_compress_columns"):
+    with pytest.raises(BadDataError, match="add '(new_)?obs' to input_compress_columns"):
         read(written(tmp_path, rows), compress_columns=[])
     large = written(tmp_path, table([1], obs=[packed(np.zeros(9999))], new_obs=[packed(np.zeros(9999))]))
     with pytest.raises(BadDataError, match="has more than 4,104 bytes"):

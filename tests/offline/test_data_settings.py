@@ -104,7 +104,7 @@ def test_columns_that_are_not_said_to_be_compressed_are_not_unpacked(tmp_path):
     rows = {"eps_id": [0], "obs": ["AAAA"], "new_obs": ["AAAA"], "actions": [0], "rewards": [1.0]}
     pq.write_table(pa.table({**rows, "terminateds": [True], "truncateds": [False]}), tmp_path / "rows.parquet")
     data = OfflineData(config(str(tmp_path), input_compress_columns=[]))
-    with pytest.raises(BadDataError, match="name it in input_compress_columns"):
+    with pytest.raises(BadDataError, match="add '(new_)?obs' to input_compress_columns"):
         data.steps(("obs",), (OBS, ACTIONS))
 
 
