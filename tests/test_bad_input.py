@@ -665,7 +665,7 @@ ENVS = [
     case("host-reset-without-seed", host(reset=lambda self: (0, {})), TypeError, "HostEnv.reset", "'seed'", "def reset(self, *, seed=None"),
     case("host-without-observation-space", host(observation_space=NotImplemented), TypeError, "environment('HostEnv')", "no observation_space", "Set self.observation_space"),
     case("host-without-action-space", host(action_space=NotImplemented), TypeError, "environment('HostEnv')", "no action_space", "Set self.action_space"),
-    case("host-without-step", host(step=NotImplemented), TypeError, "environment('HostEnv')", "does not define step", "Add what is missing"),
+    case("host-without-step", host(step=NotImplemented), TypeError, "environment('HostEnv')", "does not define step", "Add step to the class"),
     case("host-text-observations", host(observation_space=Dict({"a": spaces.Text(5)})), TypeError, "environment('HostEnv')", "observation_space['a']", "Supported are"),
     case("host-nan-bounds", host(observation_space=NAN_BOX), ValueError, "environment('HostEnv')", "nan", "use -inf and inf"),
     case("host-reset-observation-only", host_reset(np.zeros(2, np.float32)), ValueError, "environment('HostEnv')", "reset of copy 0 in EnvRunner 0 returned a ndarray", "(obs, info)"),
@@ -685,7 +685,7 @@ ENVS = [
         ValueError, "environment('HostEnv')", "lacks ['b']", "the keys ['a', 'b']",
     ),
     # JAX environments.
-    case("jax-abstract", jax_env(AutoResetJaxEnv, action_space=Discrete(2)), TypeError, "MyJaxEnv", "reset_env, step_env", "Add what is missing"),
+    case("jax-abstract", jax_env(AutoResetJaxEnv, action_space=Discrete(2)), TypeError, "MyJaxEnv", "reset_env, step_env", "Add reset_env, step_env to the class"),
     case("jax-without-config", jax_env(__init__=lambda self: None), TypeError, "MyJaxEnv", "too many positional", "def __init__(self, config=None)"),
     case("jax-reset-observation-only", jax_env(reset_env=lambda self, key, params: jnp.zeros(2)), ValueError, "MyJaxEnv.reset_env", "returned a", "(obs, state)"),
     case("jax-reset-wrong-shape", jax_env(reset_env=lambda self, key, params: (jnp.zeros(3), jnp.int32(0))), ValueError, "MyJaxEnv's observation", "(3,)", "the space"),

@@ -147,7 +147,7 @@ class Rollout(Protocol):
         ...
 
     def forget_episodes(self) -> None:
-        """Discards the objects of unfinished episodes, if only `EnvRunner.sample` reads them; keeps them if callbacks,
-        connectors or preprocessors of agents read them, too.
+        """Discards the objects of unfinished episodes, so that `EnvRunner.sample` does not continue them. Keeps the
+        objects that callbacks, Python connectors or preprocessors of agents read.
         """
         ...

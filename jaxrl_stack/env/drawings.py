@@ -53,7 +53,7 @@ class _Scene:
         self._draw.line(self._pixels(points), fill=colour, width=round(pixels * _FINE), joint="curve")
 
     def rod(self, start: Point, end: Point, thickness: float, colour: Any) -> None:
-        """Draws a bar with round ends; `thickness` is in coordinates."""
+        """Draws a bar with round ends; `thickness` is in the units of the scene's coordinates."""
         self.line([start, end], colour, thickness * self._scale / _FINE)
         for point in (start, end):
             self.disc(point, thickness / 2, colour)

@@ -48,7 +48,7 @@ def check_spaces(env: gym.Env | gym.vector.VectorEnv, name: str) -> None:
         if missing:
             raise TypeError(
                 f"environment({name!r}): {type(env).__name__} does not define {', '.join(missing)}. "
-                "Add what is missing to the class."
+                f"Add {' and '.join(missing)} to the class."
             )
 
 

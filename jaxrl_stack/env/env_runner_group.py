@@ -480,7 +480,7 @@ class EnvRunnerGroup:
         timeout_seconds: float | None = None,
     ) -> list[Any]:
         """Distributes sampling over all runners: for each dict of keyword arguments in `shares`, one runner calls
-        ``func(runner, **share)``, or its method with the name `func`. Returns the results.
+        ``func(runner, **share)``, or, if `func` is the name of a runner method, this method. Returns the results.
 
         Share j is sampled by healthy runner j modulo their number, so the same seed gives the same samples. Shares of
         lost or late actors are requested from the others.
@@ -619,7 +619,7 @@ class EnvRunnerGroup:
         notice_once(what)
 
     def forget_requests(self) -> None:
-        """Drops all unfinished sampling calls of `request`: `collect` does not return their samples."""
+        """Drops all unfinished sampling calls that `request` has sent: `collect` does not return their samples."""
         self._manager.forget_requests(_REQUESTED)
 
     def reset_env_runners(self, config: AlgorithmConfig) -> None:

@@ -149,8 +149,8 @@ class HostEnvRunner(EnvRunner):
         elif spaces is None:
             raise ValueError(
                 f"{type(self).__name__}(worker_index={worker_index}) creates no environments, because "
-                f"{self.num_workers} actors create them, and needs the argument spaces. Pass spaces=other.get_spaces() "
-                f"of another runner, or set env_runners(create_env_on_local_worker=True)."
+                f"{self.num_workers} actors create them. Pass the spaces of a runner that has environments, "
+                f"spaces=runner.get_spaces(), or set env_runners(create_env_on_local_worker=True)."
             )
         self.make_module()
         if self._envs.replayable is not None:

@@ -269,7 +269,9 @@ class HostRollout:
         return self._lengths
 
     def forget_episodes(self) -> None:
-        """Discards the objects of unfinished episodes that only `EnvRunner.sample` reads."""
+        """Discards the objects of unfinished episodes, so that `EnvRunner.sample` does not continue them. Keeps the
+        objects that callbacks and Python connectors read.
+        """
         self.builder.reset()
 
     def _begin_watch(self) -> ObservationWatch | None:
@@ -326,8 +328,8 @@ class HostRollout:
         *,
         is_last: bool,
     ) -> tuple[VectorStep, Any]:
-        """Steps the environments if callbacks or Python connectors need episode objects: appends the step to these
-        objects, and runs the connectors and callbacks.
+        """Steps the environments, appends the step to the episode objects, and runs Python connectors and callbacks.
+        Used if callbacks or Python connectors need episode objects.
 
         Returns:
             ``(step, the module's view of the observations after it)``; the latter is None unless an episode ended, or

@@ -147,8 +147,9 @@ class ModulePipelines(ByModule[Pipelines]):
         return [(name, own[self.module_map.module_id]) for name, own in of_modules.items() if own]
 
     def of_config(self) -> tuple[Any, ...]:
-        """Returns the first module's two pipelines as arguments for `AlgorithmConfig.for_checkpoints`, which may store
-        the connectors in them. The other modules have the same connectors. Returns () without modules.
+        """Returns the env-to-module and the module-to-env pipeline of the first module, as arguments of
+        `AlgorithmConfig.for_checkpoints`; () without modules. One module suffices, because all modules have the same
+        connectors.
         """
         return tuple(next(iter(self.values()), ()))
 

@@ -361,7 +361,9 @@ class MultiAgentRollout:
         return self.live
 
     def forget_episodes(self) -> None:
-        """Discards the objects of unfinished episodes, if only `EnvRunner.sample` reads them."""
+        """Discards the objects of unfinished episodes, so that `EnvRunner.sample` does not continue them. Keeps them if
+        callbacks, Python connectors or preprocessors read them, too.
+        """
         if not self.needs_live:
             self.live = None
 

@@ -103,7 +103,10 @@ class ParamRange:
         assert kind is not None
         dtype, shape = np.dtype(jnp.result_type(like)), np.shape(like)
         if dtype.kind not in "biuf":
-            raise ValueError(f"the parameter has the dtype {dtype}, but only numbers can be drawn, so leave it out")
+            raise ValueError(
+                f"the parameter has the dtype {dtype}, but only numbers can be drawn. Remove the parameter from "
+                "randomized_params"
+            )
         arrays = [np.asarray(value) for value in values]
         if (dtype.kind == "b") != all(array.dtype.kind == "b" for array in arrays):
             raise ValueError(

@@ -339,8 +339,8 @@ def _in_traces(params: Any) -> Any:
 
 
 def _check_program(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any) -> None:
-    """Raises ValueError for drawn parameters that the environment uses in Python code, or that `reset` and `step` do
-    not read.
+    """Raises ValueError for randomized parameters that the environment uses in Python code, such as branches, which JAX
+    cannot trace, or that `reset` and `step` do not read.
     """
     try:
         unread = _unread(env, draws, draws.names)

@@ -246,7 +246,7 @@ def _returns(episode: MultiAgentEpisode) -> dict[Any, float]:
 
 def _space_of(observation: Any, seen: gym.Space, returned: gym.Space) -> gym.Space:
     """Returns the space of an observation in an episode: the policy's space `seen` if the observation fits it, else the
-    environment's space `returned`. Connectors may leave the environment's observations in episodes.
+    environment's space `returned`. The observation has the environment's space if connectors did not replace it.
     """
     try:
         validate_batch(seen, observation, 0)

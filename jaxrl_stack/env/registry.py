@@ -162,8 +162,8 @@ class ResolvedEnv:
         return env
 
     def release(self, env: Any) -> None:
-        """Closes an unused environment from `make`. While an algorithm is being built, an environment of a registered
-        creator is stored for an env runner instead.
+        """Closes an environment that `make` has created and that is not needed any more. If an algorithm is being built
+        and the creator is registered, stores the environment for an env runner instead.
         """
         if self.registered is not None:
             keep(self.registered, self.context, env)
@@ -243,8 +243,8 @@ def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None, *, num_en
 
 
 def _creator_from_ray(name: str, is_last_resort: bool = False) -> EnvCreator | None:
-    """Returns the env creator that was registered under `name` with ``ray.tune.register_env``, before this package was
-    imported or by Ray's driver process; None if Ray has no such creator.
+    """Returns the env creator that ``ray.tune.register_env`` stored under `name` in Ray's registry; None if there is
+    none. Finds creators that were registered before this package was imported, or in Ray's driver process.
     """
     # Imported, which takes a second, for names that nothing else knows: an actor may be the first to use it here.
     if is_last_resort and "ray" in sys.modules and sys.modules["ray"].is_initialized():
@@ -361,7 +361,7 @@ def _check_class(env: type) -> None:
     """Raises TypeError if a class cannot be created from an env_config, or its `reset` takes no seed."""
     if inspect.isabstract(env):
         missing = ", ".join(sorted(getattr(env, "__abstractmethods__")))  # noqa: B009 - only abstract classes have it
-        raise TypeError(f"environment(env={env!r}): the class does not define {missing}. Add what is missing to it.")
+        raise TypeError(f"environment(env={env!r}): the class does not define {missing}. Add {missing} to the class.")
     problem = call_problem(env, EnvContext({}, worker_index=0))
     if problem is not None:
         raise TypeError(

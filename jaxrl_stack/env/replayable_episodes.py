@@ -176,8 +176,8 @@ class ReplayableEpisodes:
         return RestoredEpisodes(infos, problems)
 
     def _take_in(self, actions: Any, lengths: Sequence[int], ends: Sequence[int], problems: Mapping[int, str]) -> None:
-        """Stores the actions of restored episodes like actions from `add`, so that later actions follow them; leaves
-        out episodes that could not be restored.
+        """Stores the actions of restored episodes, as if `add` had recorded them; `add` appends later actions. Omits
+        episodes that could not be restored.
         """
         kept = [0 if i in problems else length for i, length in enumerate(lengths)]
         self._time = longest = max(kept, default=0)

@@ -17,8 +17,8 @@ class _Sent(NamedTuple):
 class SentStates:
     """Env runner states of each actor in the order in which they were sent, without states that later ones replace.
 
-    A state replaces an older one if it has all components of the older one and all arrays of its modules. Thus the
-    weights of some modules replace only these.
+    A state replaces an older one if it has all components of the older one, and all arrays of the older one's modules.
+    Thus weights of some modules replace only older weights of these modules.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class SentStates:
         self._waiting: dict[int, list[_Sent]] = collections.defaultdict(list)
 
     def add(self, actor_ids: Iterable[int], state: Mapping[str, Any], ref: Any) -> None:
-        """Adds a state that waits for the next call of each actor.
+        """Adds a state that is sent with the next call of each actor.
 
         Args:
             actor_ids: Ids of the actors.
@@ -39,20 +39,20 @@ class SentStates:
                 sent[:] = [*(old for old in sent if not old.parts <= new.parts), new]
 
     def take_waiting(self, actor_id: int) -> dict[str, Any]:
-        """Returns the states that wait for an actor's next call as keyword arguments of `set_states`, in their order.
-        Afterwards, these states do not wait any more.
+        """Returns the states to send with an actor's next call as keyword arguments of `set_states`, in their order.
+        Later calls of `take_waiting` do not return them again.
         """
         return _numbered(self._waiting.pop(actor_id, []))
 
     def all_of(self, actor_id: int) -> dict[str, Any]:
-        """Returns all states of an actor as keyword arguments of `set_states`; none of them waits for the actor's next
-        call any more.
+        """Returns all states of an actor, for its restart, as keyword arguments of `set_states`, in their order. Later
+        calls of `take_waiting` do not return them again.
         """
         self._waiting.pop(actor_id, None)
         return _numbered(self._of[actor_id])
 
     def clear_waiting(self) -> None:
-        """Removes the states that wait for the actors' next calls; `all_of` still returns them for restarted actors."""
+        """Removes the states to send with the actors' next calls. For restarted actors, `all_of` still returns them."""
         self._waiting.clear()
 
     def keep(self, actor_ids: Collection[int]) -> None:
@@ -83,7 +83,9 @@ def set_states(runner: Any, *, num_pulled: int = 0, **states: Any) -> None:
 
 
 def replaces(state: Mapping[str, Any], older: Mapping[str, Any]) -> bool:
-    """Whether a state has all components of an older one, and all arrays of its modules."""
+    """Whether `state` replaces the older state, so that `older` need not be sent: `state` has all components of
+    `older`, and all arrays of the modules in `older`.
+    """
     return _parts_of(older) <= _parts_of(state)
 
 

@@ -49,22 +49,20 @@ def _has_shared_state(connector: Any) -> bool:
 
 
 class NoOutput:
-    """Output of a runner that writes no files; all methods do nothing."""
+    """Output of a runner that writes no files: all methods do nothing. Their docstrings describe `StepOutput`."""
 
     is_on = False
     num_buffered_rows = 0
 
     def add_block(self, columns: Any, counts: np.ndarray | None = None) -> None:
-        """Adds a block of sampled steps to the output files (`NoOutput`: does nothing); see `StepsBuilder.add`."""
+        """Adds a block of sampled steps to the output files; see `StepsBuilder.add`."""
 
     def add_episodes(self, episodes: Sequence[Any]) -> None:
-        """Adds the episodes that one `sample` call returned to the output files (`NoOutput`: does nothing); see
-        `ChunkJoiner.add`.
-        """
+        """Adds the episodes that one `sample` call returned to the output files; see `ChunkJoiner.add`."""
 
     def restart(self, lengths: np.ndarray | None = None) -> None:
-        """Writes the stored steps of unfinished episodes; the steps of later blocks get new episode ids (`NoOutput`:
-        does nothing). See `StepsBuilder.restart`.
+        """Writes the stored steps of unfinished episodes. Steps of later blocks get new episode ids, even if they
+        continue these episodes; see `StepsBuilder.restart`.
         """
 
     def flush(self, *, is_last: bool = False) -> None:

@@ -75,7 +75,7 @@ def test_unknown_ids_settings_and_prefixes_are_told_what_there_is(installed):
         resolve_env("line/long")
     with pytest.raises(ValueError, match="Did you mean 'brax/ant'"):
         resolve_env("brx/ant")
-    with pytest.raises(TypeError, match="entry point 'wrong' .* 'not_a_suite:MyEnv'.*Let it name a subclass of"):
+    with pytest.raises(TypeError, match="entry point 'wrong' .* 'not_a_suite:MyEnv'.*Set the entry point to"):
         resolve_env("wrong/x").make()
     with pytest.raises(ModuleNotFoundError) as error:
         resolve_env("gone/x").make()

@@ -40,7 +40,7 @@ class Suite:
 
         Raises:
             ImportError: The suite is not installed (the message contains the install command), or its import fails.
-            TypeError: An entry point names something else.
+            TypeError: An entry point refers to another object.
         """
         self.require()
         try:
@@ -50,8 +50,9 @@ class Suite:
             raise
         if not (isinstance(found, type) and issubclass(found, SuiteEnv)):
             raise TypeError(
-                f"entry point {self.prefix!r} of the group {ENTRY_POINTS!r} names {self.env_class!r}, but {found!r} is "
-                "no SuiteEnv class. Let it name a subclass of jaxrl_stack.env.suites.suite_env.SuiteEnv."
+                f"entry point {self.prefix!r} of the group {ENTRY_POINTS!r} refers to {self.env_class!r}, but "
+                f"{found!r} is no SuiteEnv class. Set the entry point to a subclass of "
+                "jaxrl_stack.env.suites.suite_env.SuiteEnv."
             )
         return found
 

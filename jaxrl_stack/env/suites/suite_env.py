@@ -110,7 +110,7 @@ def masked_space(observations: Space, mask_shape: tuple[int, ...]) -> Dict:
 
 
 def as_image(array: Any) -> np.ndarray:
-    """Converts an image in a JAX array, or with floats from 0 to 255, to NumPy uint8 ``[H, W, 3]``."""
+    """Converts an image ``[H, W, 3]`` with values from 0 to 255, a JAX or NumPy array of any dtype, to NumPy uint8."""
     return np.asarray(array).astype(np.uint8)
 
 

@@ -173,8 +173,8 @@ class HostVectorEnv(abc.ABC):
         return False
 
     def reset_one(self, index: int, seed: int) -> tuple[Any, dict[str, Any]]:
-        """Starts a new episode in one environment. The function `recover`, an argument of `step`, calls it for an
-        environment that replaces a failed one.
+        """Starts a new episode in one environment. After `renew` has replaced a failed environment, the function
+        `recover`, an argument of `step`, calls this method.
 
         Returns:
             ``(observation, info)``.
