@@ -175,8 +175,8 @@ class MultiAgentEpisode:
         if len_lookback_buffer != "auto":
             if not isinstance(len_lookback_buffer, int) or len_lookback_buffer < 0:
                 raise ValueError(
-                    f'len_lookback_buffer={len_lookback_buffer!r} must be "auto" or the number (>= 0) of env steps at '
-                    "the front of the data that are look-back"
+                    f'len_lookback_buffer={len_lookback_buffer!r} must be "auto" or an int >= 0: the number of first '
+                    "env steps of the data that become look-back"
                 )
             lookback = min(lookback, len_lookback_buffer)
         for agent, episode in self.agent_episodes.items():
@@ -351,7 +351,7 @@ class MultiAgentEpisode:
             )
         if self.is_numpy:
             raise RuntimeError(
-                f"episode {self.id_} has arrays since to_numpy(), so no step can be added: add steps before, or to the "
+                f"episode {self.id_}: no step can be added after to_numpy(). Add steps before to_numpy(), or to the "
                 "chunk that cut() returns"
             )
 
@@ -517,7 +517,7 @@ class MultiAgentEpisode:
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Returns outputs of the modules by agent, at the steps of their actions; see `get_actions`.
+        """Returns outputs of the modules by agent, each at the env step of its action; see `get_actions`.
 
         Args:
             key: Name of the column; agents without it are missing. None: all columns, in a dict for each agent.
@@ -549,7 +549,8 @@ class MultiAgentEpisode:
         return {**flags, ALL: self.is_truncated}
 
     def get_return(self, include_hanging_rewards: bool = False) -> float:
-        """Returns the undiscounted sum of all agents' rewards in complete steps of this chunk.
+        """Returns the undiscounted sum of all agents' rewards in this chunk. Excludes rewards of incomplete steps
+        (actions without a next observation or end) and rewards of agents before their first observation.
 
         Args:
             include_hanging_rewards: Whether to add rewards of incomplete steps that no later chunk completes, and
@@ -655,9 +656,9 @@ class MultiAgentEpisode:
         return moments.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=-1 if fills else None)
 
     def _row(self, agent: Hashable, column: InfiniteLookbackBuffer, moment: int, fill: Any) -> int | None:
-        """Returns the index of an agent's item for one env step in `column`, one of the agent's columns; the index is
-        negative in the lookback. If the agent has no item at this env step, returns the length of the column if `fill`
-        is given, else None.
+        """Returns the index of an agent's item in `column`, one of the agent's columns, for one env step (`moment`).
+        The index is negative in the look-back. If the agent has no item at this env step, returns None, or, if missing
+        items are filled (`fill` is given), an index out of range: the length of the column.
         """
         agent_t = self.env_t_to_agent_t[agent].data[moment] if moment >= 0 else SKIPPED
         row = None if agent_t == SKIPPED else agent_t - self.agent_episodes[agent].t_started
@@ -920,8 +921,8 @@ class MultiAgentEpisode:
             seen = [t for t in times.data if t != SKIPPED]
             if seen != list(range(seen[0] if seen else 0, episode.t + 1)):
                 raise ValueError(
-                    f"episode {self.id_}: agent {agent!r} has completed {episode.t} steps, so its agent steps in "
-                    f"env_t_to_agent_t must be consecutive and end with {episode.t}, not {seen}: add steps only with "
+                    f"episode {self.id_}: env_t_to_agent_t[{agent!r}] has the agent steps {seen}, but they must be "
+                    f"consecutive and end with {episode.t}, the agent's number of completed steps: add steps only with "
                     "add_env_step() of this episode"
                 )
 
@@ -1007,8 +1008,8 @@ def _last_steps(
     actions: Sequence[Mapping[Any, Any]],
     rewards: Sequence[Mapping[Any, Any]],
 ) -> dict[Any, int]:
-    """Returns, for each agent without an incomplete step (an action without a next observation), the last env step in
-    which the agent gets an observation or a reward.
+    """Returns, for each agent, the last env step in which the agent gets an observation or a reward. Omits agents whose
+    last action has no next observation yet.
 
     Args:
         observations: Observations by agent, one dict more than there are steps.

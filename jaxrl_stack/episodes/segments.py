@@ -1,6 +1,4 @@
-"""Segments of episodes in time-major arrays ``[T, B]``: the rows of one column that are successive steps of one
-episode.
-"""
+"""Segments of episodes in time-major arrays ``[T, B]``: successive steps of one episode, at one index of axis B."""
 
 from __future__ import annotations
 
@@ -11,13 +9,13 @@ import numpy as np
 
 
 class Segment(NamedTuple):
-    """Rows of a time-major block ``[T, B]``, in one column, that are successive steps of one episode.
+    """Successive steps of one episode in a time-major block ``[T, B]``, at one index of axis B.
 
     Attributes:
-        env: Column of the block: an environment. If S agents share a module, column ``s * B + i`` is agent s in
+        env: Index on axis B: an environment. If S agents share a module, index ``s * B + i`` is agent s in
             environment i.
-        start: Row of the first step.
-        stop: Row after the last step.
+        start: Index of the first step on axis T.
+        stop: Index after the last step.
         begins: Whether the episode begins with the first step. If not, the segment continues the last segment of the
             block before.
         terminated: Whether the last step terminated the episode.
@@ -38,8 +36,8 @@ class Segment(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """All K episode segments (successive steps of one episode) in a time-major block ``[T, B]``, ordered by column and
-    then by time.
+    """All K episode segments (successive steps of one episode) in a time-major block ``[T, B]``, ordered by index of
+    axis B and then by time.
 
     Attributes:
         env: int64 ``[K]``, see `Segment`, like the other arrays.
@@ -75,7 +73,7 @@ class Segments(NamedTuple):
 
     @property
     def last(self) -> tuple[np.ndarray, np.ndarray]:
-        """Indices ``(rows, columns)`` of the last step of each segment, arrays ``[K]``."""
+        """Indices of the last step of each segment, ``(on axis T, on axis B)``, arrays ``[K]``."""
         return self.stop - 1, self.env
 
     @property
@@ -84,8 +82,8 @@ class Segments(NamedTuple):
         return (self.stop == self.shape[0]) & ~self.has_ended
 
     def steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns three arrays ``[N]`` for the N steps of all segments, segment by segment: the step's row, its column,
-        and the index of its segment.
+        """Returns three arrays ``[N]`` for the N steps of all segments, segment by segment: the step's index on axis T,
+        its index on axis B, and the index of its segment.
         """
         segment = np.repeat(np.arange(len(self.env)), self.length)
         before = np.cumsum(self.length) - self.length
@@ -108,13 +106,14 @@ def segments(
     """Splits the steps of a time-major block ``[T, B]`` into segments, each of which contains successive steps of one
     episode.
 
-    A segment stops after a step that ended its episode, before a row that is not a step, and at the end of the block.
+    A segment stops after a step that ended its episode, before an entry that is not a step, and at the block's end.
 
     Args:
         terminateds: bool ``[T, B]``, whether a step terminated its episode.
         truncateds: bool ``[T, B]``, whether a step truncated its episode.
-        mask: bool ``[T, B]``, False for rows that are not steps, such as resets; None: all rows are steps.
-        starts: bool ``[B]``, whether row 0 is the first step of an episode; None: row 0 continues the block before.
+        mask: bool ``[T, B]``, False for entries that are not steps, such as resets; None: all entries are steps.
+        starts: bool ``[B]``, whether step 0 of the block is the first step of an episode; None: step 0 continues the
+            block before.
     """
     terminateds, truncateds = np.asarray(terminateds, bool), np.asarray(truncateds, bool)
     ended = terminateds | truncateds

@@ -128,8 +128,8 @@ class SingleAgentEpisode:
             lookback = min(int(len_lookback_buffer), reward_column.len_incl_lookback())
         else:
             raise ValueError(
-                f'len_lookback_buffer={len_lookback_buffer!r} must be "auto" or the number (>= 0) of steps '
-                "at the front of the data that are look-back"
+                f'len_lookback_buffer={len_lookback_buffer!r} must be "auto" or an int >= 0: the number of first '
+                "steps of the data that become look-back"
             )
         self.rewards = _column(rewards, lookback)
         self.actions = _column(actions, lookback, action_space)
@@ -270,7 +270,7 @@ class SingleAgentEpisode:
             )
         if self.observations.finalized:
             raise RuntimeError(
-                f"episode {self.id_} has arrays since to_numpy(), so no step can be added: add steps before, or to the "
+                f"episode {self.id_}: no step can be added after to_numpy(). Add steps before to_numpy(), or to the "
                 "chunk that cut() returns"
             )
         if not self.observations.data:
@@ -314,15 +314,17 @@ class SingleAgentEpisode:
             column = getattr(self, name)
             if (len(column), column.lookback) != (expected, lookback):
                 raise ValueError(
-                    f"episode {self.id_}: {name} have {len(column)} items and a lookback of {column.lookback}, but "
-                    f"{steps} rewards with a lookback of {lookback} need {expected} items and the same lookback"
+                    f"episode {self.id_}: {name} have {len(column)} items (lookback {column.lookback}), but {steps} "
+                    f"rewards (lookback {lookback}) need {expected} items and lookback {lookback}: pass {name} of this "
+                    "length and lookback"
                 )
         for key, column in self.extra_model_outputs.items():
             # A key may be newer than the look-back, so that its look-back is shorter.
             if len(column) != steps or column.lookback > lookback:
                 raise ValueError(
-                    f"episode {self.id_}: extra model output {key!r} has {len(column)} items and a lookback of "
-                    f"{column.lookback}, but rewards have {steps} and {lookback}; pass one item per reward"
+                    f"episode {self.id_}: extra model output {key!r} has {len(column)} items (lookback "
+                    f"{column.lookback}), but rewards have {steps} items (lookback {lookback}): pass one item per "
+                    "reward, and at most the rewards' lookback"
                 )
         if self.t != self.t_started + steps:
             raise ValueError(
