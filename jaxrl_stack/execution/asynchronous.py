@@ -117,8 +117,8 @@ class AsynchronousStep(TrainingStep):
         return self._feed, self.aggregation
 
     def _fill(self, feed: LearnerFeed, aggregation: Aggregation) -> None:
-        """Moves finished train batches to the queue of the `LearnerFeed`, which makes updates from them, until this
-        queue is full.
+        """Moves finished train batches to the queue of the `LearnerFeed` until the queue is full. The feed makes
+        updates from them.
         """
         while aggregation.ready and feed.has_room:
             give_away = self._drop if self.config._skip_learners else feed.put

@@ -194,8 +194,9 @@ class DeviceDriver(LocalDriver):
         return pipelines
 
     def _with_opponents(self, rollout: DeviceRollout, settings: OpponentSnapshots) -> DeviceRollout:
-        """Returns a copy of the training rollout with opponents: in all environments without self-play, snapshots
-        (earlier weights) of the policy `settings.of` control all agents except the first one.
+        """Returns a copy of the training rollout with opponents: snapshots (earlier weights) of the policy with the id
+        `settings.of`. They control all agents except the first, but not in the environments that keep self-play (their
+        share is `settings.share_of_self_play`).
         """
         if shared_observations(self.acting_modules[settings.of]):
             raise NotImplementedError(
@@ -278,8 +279,11 @@ class DeviceDriver(LocalDriver):
 
     def _planned_counts(self, update_of_rows: UpdatePlan) -> dict[str, Any]:
         """Returns the sizes of an update (minibatches, time steps, batch size of each module), from which the learner
-        counts trained env steps and module steps. If the training step does not update on samples, but on rows of a
-        replay buffer or a data set, the update's plan is `update_of_rows`.
+        counts trained env steps and module steps.
+
+        Args:
+            update_of_rows: Plan of an update on rows of a replay buffer or a data set; used if the training step makes
+                no updates on samples.
         """
         learner, update = self.learner, self.plan.update
         num_columns = 1 if update is None else self._num_envs * update.samples.num_shares
@@ -365,8 +369,8 @@ class DeviceDriver(LocalDriver):
         return self.num_training_steps_per_call * self.plan.num_env_steps
 
     def num_warm_up_steps(self, num_env_steps: int) -> Any:
-        """Returns the number of training steps in the program's next call that only sample, because fewer than
-        `learning_starts` env steps have been sampled when they end; int32. None if every training step updates.
+        """Returns how many training steps at the beginning of the program's next call only sample, int32: the steps
+        that end before `learning_starts` env steps have been sampled. None if every training step makes updates.
         """
         if self.step.learning_starts is None:
             return None

@@ -100,7 +100,7 @@ class CallRecord:
 
 
 class UpdateRecorder:
-    """Sizes and array shapes of the records that a program makes of its updates, for `inspect()`.
+    """Sizes and array shapes of the records of updates that a program returns for `inspect()`.
 
     The shapes are known after a first trace of the program; see `DeviceDriver.recording`.
 
@@ -119,7 +119,7 @@ class UpdateRecorder:
 
     def fit(self, record: Any) -> Any:
         """Checks that `record`, the record of one update, has the same array shapes as the records of earlier updates.
-        Returns the shapes; None during the first trace of the program, which only finds them.
+        Returns these shapes. During the first trace of the program, which only determines them, returns None.
 
         Raises:
             ValueError: If the updates of a training step have different shapes.
@@ -128,7 +128,8 @@ class UpdateRecorder:
         if self._found not in (None, own):
             raise ValueError(
                 "inspect() records only updates of one batch size, but this training step makes updates of different "
-                "sizes. Pass the same plan to every place.update(), or equally many rows to every place.update_rows()."
+                "sizes. Pass the same plan to every place.update(state, experience, plan), or the same number of rows "
+                "to every place.update_rows(state, rows)."
             )
         self._found = own
         return self.shapes
@@ -517,11 +518,11 @@ def record_of_step(
 
 
 def _is_usable(sampler: Sampler, rollout: DeviceRollout) -> jax.Array:
-    """Checks that the returns of this call's episodes and the last observations are finite, and that discrete
-    observations are in their space; bool scalar.
+    """Returns whether the samples of a program call are usable, a bool scalar: True if all episode returns and the last
+    observations are finite, and, with one agent, discrete values in the last observations are in their space.
 
-    It checks existing values once per call. It does not see a single NaN in the middle of a call, which makes the loss
-    non-finite.
+    The check uses existing values, once per call. It does not see a single NaN in the middle of a call, which makes the
+    loss non-finite.
     """
     returns = jax.lax.bitcast_convert_type(sampler.ended[:, 0], jnp.float32)
     leaves = [returns, sampler.runner.episodes.episode_return, *jax.tree.leaves(sampler.runner.obs)]

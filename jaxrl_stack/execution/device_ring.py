@@ -119,8 +119,8 @@ class DeviceRing:
         return self.filled() if self._start is None else self.cut(self.filled())
 
     def filled(self) -> Any:
-        """Creates ring buffers that contain the recorded steps `start`, an argument of the constructor; empty ring
-        buffers if `start` is None.
+        """Creates the ring buffers and fills them with recorded steps: the constructor argument `start`. If `start` is
+        None, the ring buffers are empty.
         """
         devices, num_devices = self._learner.devices, self._learner.num_devices
         (kept,) = self._make(np.zeros(len(devices), np.float32))
@@ -270,7 +270,9 @@ class RingContents(Checkpointable):
         return from_named_leaves(shapes, state, "the replay buffer")
 
     def take(self, restored: Any) -> None:
-        """Replaces the contents of the replay buffers on the devices by host arrays that `checked` returned."""
+        """Replaces the contents of the ring buffers on the devices by a saved state, which `checked` has checked and
+        converted to host arrays.
+        """
 
         def placed() -> Any:
             self._kept.value = None
@@ -318,8 +320,8 @@ class RingsOfModules(Checkpointable):
         if not own.keys() & state.keys():
             raise ValueError(
                 f"The saved replay buffer has steps of the modules {sorted(state)[:5]}, but this algorithm has the "
-                f"modules {sorted(own)}. Restore a run that has one of these modules, or the saved run's state without "
-                f"its buffer: get_state(not_components='replay_buffer')."
+                f"modules {sorted(own)}. Restore the state in an algorithm that has one of the saved modules, or leave "
+                f"the buffer out of the state: get_state(not_components='replay_buffer')."
             )
         restored = {module_id: of.checked(state[module_id]) for module_id, of in own.items() if module_id in state}
         for module_id, rings in restored.items():

@@ -380,8 +380,8 @@ class Driver(abc.ABC):
 
     @property
     def may_skip_steps(self) -> bool:
-        """Whether agents may wait while others act. If so, each batch row in which the row's agent completed no step is
-        masked.
+        """Whether agents may wait while others act. If so, batches have a loss mask, which is False in rows in which an
+        agent completed no step.
         """
         return self.jax_env is not None and not self.jax_env.everybody_acts
 
@@ -431,7 +431,7 @@ class Driver(abc.ABC):
 
     def set_replay_state(self, state: dict[str, Any]) -> None:
         """Restores the replay buffer; called after `set_state`. `state` is a result of `get_state`. If the replay
-        buffer was saved, it also has the state of `stored_replay`, under ``"replay_buffer"``.
+        buffer was saved, `state` also contains the state of `stored_replay`, under ``"replay_buffer"``.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.

@@ -118,8 +118,8 @@ def _rounds(
     config: AlgorithmConfig, ids: Sequence[int], shares: Sequence[Share], is_training: Callable[[], bool] | None
 ) -> Iterator[Amounts]:
     """Yields the number of episodes or steps that each EnvRunner samples in the next round of an evaluation. With
-    ``evaluation_duration="auto"``, rounds continue until training ends; each takes about a second, estimated from the
-    sampling speed of earlier rounds (`shares`).
+    ``evaluation_duration="auto"``, rounds continue until training ends. Each round takes about a second: its number of
+    steps follows from the sampling speed so far. `shares` contains the results of the earlier rounds.
     """
     if config.evaluation_duration != "auto":
         duration = int(config.evaluation_duration)
@@ -163,9 +163,10 @@ def add_lifetime_counts(results: dict[str, Any], lifetime: dict[str, int]) -> No
 
 
 class Evaluation(abc.ABC):
-    """Evaluates a driver's modules in separate environments, with one implementation per kind of environment.
+    """Evaluates the modules that a driver trains, in separate environments. A subclass exists for each kind of
+    environment.
 
-    It reads weights, connector statistics and lifetime env steps of its driver, and changes none of them.
+    An evaluation reads weights, connector statistics and lifetime env steps of its driver, and changes none of them.
 
     Args:
         driver: Driver of the modules, with its spaces and learners.
@@ -276,8 +277,8 @@ class Evaluation(abc.ABC):
         return bool(driver.config.evaluation_interval) or not driver.step.needs_env
 
     def described_runner(self) -> Any:
-        """Returns the evaluation's EnvRunner as a part of checkpoints; only its description (`Component`) if it may be
-        in an actor. None if checkpoints contain no EnvRunner of this evaluation.
+        """Returns the evaluation's EnvRunner, for checkpoints. If it may be in an actor, returns its description
+        (`Component`) instead. None if checkpoints contain no EnvRunner of this evaluation.
         """
         return None
 

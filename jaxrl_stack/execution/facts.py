@@ -42,8 +42,8 @@ class Facts(abc.ABC):
         acting_modules: Templates of the acting modules.
         recorded: Recorded columns of a step, by module; {} if nothing is sampled.
         counted_per_env_step: See `Driver`.
-        may_skip_steps: Whether agents may wait while others act. If so, each batch row in which the row's agent
-            completed no step is masked.
+        may_skip_steps: Whether agents may wait while others act. If so, batches have a loss mask, which is False in
+            rows in which an agent completed no step.
     """
 
     step_name: str
@@ -105,8 +105,8 @@ class Facts(abc.ABC):
         all_final_obs: bool = False,
         may_stay_remote: bool = False,
     ) -> SamplePlan:
-        """Plans a `Place.sample` call: the number of steps, and the array layout (stacked frames, recurrent chunks) of
-        each module's columns.
+        """Plans sampling (a call of `Place.sample`): the number of steps, and the array layout (stacked frames,
+        recurrent chunks) of each module's columns.
 
         Args:
             num_steps: ``T``, steps of each environment in a share.
@@ -170,10 +170,10 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """Computes the sizes of a `Place.update` call, which makes an update on the samples of the plan `samples`.
+        """Plans an update on samples (a call of `Place.update`): its sizes, such as the minibatch size.
 
         Args:
-            samples: Plan of its samples, all shares together.
+            samples: Plan that collects the samples, all shares together.
             **sizes: See `Learner.plan`.
 
         Raises:
@@ -278,7 +278,8 @@ class HostFacts(Facts):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceFacts(Facts):
-    """Inputs of `TrainingStep.plan` for a driver whose compiled program samples, or draws from data on the devices.
+    """Inputs of `TrainingStep.plan` for a driver that samples in a compiled program, or draws batches from data on the
+    devices.
 
     Attributes:
         num_envs: Environments over all devices.

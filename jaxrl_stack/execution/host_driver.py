@@ -432,8 +432,8 @@ def _for_runner(random: dict[str, Any], worker_index: int) -> dict[str, Any]:
 
 
 def _recorded_steps(runner: HostEnvRunner) -> dict[str, RecordedStep]:
-    """Returns the columns that a runner records for each module, found by tracing its pipelines and module before
-    sampling.
+    """Determines the columns that a runner will record for each module, by tracing the module with its pipelines. If
+    env-to-module connectors run in Python, returns only the columns that every EnvRunner class records.
     """
     config, recorded = runner.config, {}
     for mid, (modules, env_to_module, module_to_env) in runner.acting_parts_of_modules().items():

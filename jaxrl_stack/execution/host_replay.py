@@ -152,8 +152,8 @@ class HostReplay:
         return kept
 
     def cut(self, kept: Any) -> Any:
-        """Ends running multi-agent episodes in the buffer, because restarted environments do not continue them.
-        Single-agent blocks need no change.
+        """Ends unfinished multi-agent episodes in the buffer, because restarted environments do not continue them. With
+        one agent, nothing changes: when the next steps are added, the buffer detects that episodes do not continue.
         """
         if self._has_several:
             kept.end_streams()

@@ -267,8 +267,8 @@ class LearnerCalls(LearnerFeed):
         self._send()
 
     def _send(self) -> None:
-        """Sends waiting train batches to the learner actors, which update on them, until the limit of pending updates
-        is reached.
+        """Sends waiting train batches to the learner actors until the limit of pending updates is reached. The actors
+        make updates from them.
         """
         limit = min(self.max_pending, int(self._group.config.max_requests_in_flight_per_learner))
         while self._runs and len(self._updates.pending_refs()) < limit:

@@ -71,7 +71,7 @@ class LearnerQueue(abc.ABC):
 
     @abc.abstractmethod
     def waiting(self) -> Iterable[Batch]:
-        """Batches that `take` can still return, each once."""
+        """Batches that `take` can still return. A batch that it can return several times is contained once."""
 
     @abc.abstractmethod
     def clear(self) -> None:

@@ -80,13 +80,13 @@ class LocalDriver(Driver):
         return self.step.replay_buffer
 
     def plan_samples(self, num_steps: int, **sizes: Any) -> SamplePlan:
-        """Plans a `Place.sample` call of a user's training step: the number of steps, and the array layout of each
-        module's columns; see `Facts.plan_samples`.
+        """Plans the sampling in a user's training step (a call of `Place.sample`): the number of steps, and the array
+        layout of each module's columns; see `Facts.plan_samples`.
         """
         return self.facts.plan_samples(num_steps, **sizes)
 
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """Computes the sizes of a `Place.update` call of a user's training step; see `Facts.plan_update`."""
+        """Plans an update in a user's training step (a call of `Place.update`): its sizes; see `Facts.plan_update`."""
         return self.facts.plan_update(samples, **sizes)
 
     def components(self) -> list[tuple[str, Any]]:
@@ -100,8 +100,8 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _described_env_runner(self) -> Any:
-        """EnvRunner whose connectors represent the connectors of all runners in checkpoints, or its description
-        (`Component`); None without an EnvRunner.
+        """Returns the EnvRunner that represents all training EnvRunners in checkpoints. If it may be in an actor,
+        returns its description (`Component`) instead. None without EnvRunners.
         """
 
     def get_state(self) -> dict[str, Any]:
