@@ -170,8 +170,8 @@ def _by_path(compression: str | Mapping[str, str], schema: pa.Schema) -> Any:
 
 
 def cut_to(steps: Steps, max_rows: int) -> Steps:
-    """Splits long chunks of episodes into chunks of at most `max_rows` rows. Each chunk ends with a final row, which
-    contains the observation after the chunk's last step. If all chunks are short enough, returns the same object.
+    """Splits long chunks of episodes in recorded steps into chunks of at most `max_rows` rows, including a final row
+    with the observation after the chunk's last step. If all chunks are short enough, returns the same object.
     """
     starts = steps.piece_starts()
     lengths = np.diff(starts)

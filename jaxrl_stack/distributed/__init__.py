@@ -85,9 +85,9 @@ def initialize(
         known = ", ".join(f"{name}={value!r}" for name, value in given.items())
         variables = ", ".join(names[0] for names in _VARIABLES.values())
         raise ValueError(
-            f"distributed.initialize() cannot find the other processes with {known}: {error} Pass these three "
-            f"arguments, set the environment variables {variables}, or start the script with a launcher (srun or "
-            "mpirun). If the script runs in only one process, remove this call."
+            f"distributed.initialize() cannot find the other processes: {error} The arguments are {known}. Pass all "
+            f"three, set the environment variables {variables}, or start the script with a launcher (srun or mpirun). "
+            "If the script runs in only one process, remove this call."
         ) from error
 
 

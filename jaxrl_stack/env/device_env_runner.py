@@ -620,8 +620,9 @@ class Counting:
         return self.num_steps >= self._most_steps if self._quota is None else bool(np.all(self.per_env >= self._quota))
 
     def add(self, steps: EpisodeEnds) -> np.ndarray:
-        """Adds recorded steps (`steps`: NumPy arrays ``[T, B]``) to the counts of an evaluation, until it has the
-        requested number. Returns a mask of the steps that the evaluation includes, bool ``[T, B]``.
+        """Adds recorded steps (`steps`: NumPy arrays ``[T, B]``) to the counts of an evaluation, until the requested
+        number of episodes or steps is reached. Returns a mask of the steps that the evaluation includes, bool ``[T,
+        B]``.
         """
         ended = np.asarray(steps.ended)
         if self._quota is None:

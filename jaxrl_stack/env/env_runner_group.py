@@ -479,8 +479,9 @@ class EnvRunnerGroup:
         keep_remote: bool = False,
         timeout_seconds: float | None = None,
     ) -> list[Any]:
-        """Distributes sampling over all runners: for each dict of keyword arguments in `shares`, one runner calls
-        ``func(runner, **share)``, or, if `func` is the name of a runner method, this method. Returns the results.
+        """Distributes sampling over all runners: for each dict of keyword arguments (`share`) in `shares`, calls
+        ``func(runner, **share)`` in one runner. If `func` is the name of a method, calls this method of the runner with
+        ``**share``. Returns the results.
 
         Share j is sampled by healthy runner j modulo their number, so the same seed gives the same samples. Shares of
         lost or late actors are requested from the others.

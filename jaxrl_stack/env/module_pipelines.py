@@ -148,8 +148,8 @@ class ModulePipelines(ByModule[Pipelines]):
 
     def of_config(self) -> tuple[Any, ...]:
         """Returns the env-to-module and the module-to-env pipeline of the first module, as arguments of
-        `AlgorithmConfig.for_checkpoints`; () without modules. One module suffices, because all modules have the same
-        connectors.
+        `AlgorithmConfig.for_checkpoints`, which may store their connectors in the config. One module suffices, because
+        all modules have the same connectors. Returns () without modules.
         """
         return tuple(next(iter(self.values()), ()))
 

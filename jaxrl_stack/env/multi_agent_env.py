@@ -357,8 +357,8 @@ class _Copies(MultiAgentEnv):
             env.unwrapped.render_mode = mode
 
     def render(self) -> Any:
-        """Returns the frames of all agents' environments, side by side in one image; the first agent's frame if frames
-        are no arrays.
+        """Returns the frames of all agents' environments, side by side in one image. If the frames are no arrays,
+        returns only the first agent's frame.
         """
         frames: list[Any] = [env.render() for env in self.envs]
         return np.concatenate(frames, axis=1) if isinstance(frames[0], np.ndarray) else frames[0]

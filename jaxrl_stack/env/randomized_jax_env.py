@@ -339,8 +339,9 @@ def _in_traces(params: Any) -> Any:
 
 
 def _check_program(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any) -> None:
-    """Raises ValueError for randomized parameters that the environment uses in Python code, such as branches, which JAX
-    cannot trace, or that `reset` and `step` do not read.
+    """Raises ValueError if JAX cannot trace `reset` and `step` with randomized parameters, because the environment uses
+    them in Python code (such as branches), or if `reset` and `step` do not read a randomized parameter. If a function
+    draws the parameters, `reset` and `step` must read at least one of them.
     """
     try:
         unread = _unread(env, draws, draws.names)

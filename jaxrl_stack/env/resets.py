@@ -50,8 +50,8 @@ _SMALL_RESET = 256
 def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> JaxStep:
     """Resets each of ``B`` JAX environments whose episode ended in the last step.
 
-    A rollout computes small resets (see `_SMALL_RESET`) for all steps before its loop over steps, with `scan_ahead`. On
-    CPUs, other resets are computed only in steps that end an episode; on accelerators, they are computed in every step.
+    If a rollout runs in `scan_ahead`, small resets (see `_SMALL_RESET`) are computed for all of its steps at once,
+    before the loop over steps. On CPUs, other resets are computed only in steps that end an episode.
 
     Most steps end no episode, and a reset (mainly its PRNG keys) costs more than a step of a small environment. The
     condition covers all environments, because `jax.vmap` turns the condition of a single one into a selection, which

@@ -26,7 +26,7 @@ class SentStates:
         self._waiting: dict[int, list[_Sent]] = collections.defaultdict(list)
 
     def add(self, actor_ids: Iterable[int], state: Mapping[str, Any], ref: Any) -> None:
-        """Adds a state that is sent with the next call of each actor.
+        """Adds a state that is sent with the next call of each actor in `actor_ids`.
 
         Args:
             actor_ids: Ids of the actors.
@@ -83,8 +83,8 @@ def set_states(runner: Any, *, num_pulled: int = 0, **states: Any) -> None:
 
 
 def replaces(state: Mapping[str, Any], older: Mapping[str, Any]) -> bool:
-    """Whether `state` replaces the older state, so that `older` need not be sent: `state` has all components of
-    `older`, and all arrays of the modules in `older`.
+    """Whether `state` replaces the older state, so that no env runner needs `older` any more: `state` has all
+    components of `older`, and all arrays of the modules in `older`.
     """
     return _parts_of(older) <= _parts_of(state)
 

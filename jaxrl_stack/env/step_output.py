@@ -49,7 +49,9 @@ def _has_shared_state(connector: Any) -> bool:
 
 
 class NoOutput:
-    """Output of a runner that writes no files: all methods do nothing. Their docstrings describe `StepOutput`."""
+    """Output of a runner that writes no files: all methods do nothing. Their docstrings describe the methods of the
+    subclass `StepOutput`.
+    """
 
     is_on = False
     num_buffered_rows = 0

@@ -263,7 +263,7 @@ class InfiniteLookbackBuffer:
         buffer = InfiniteLookbackBuffer(state["data"], state["lookback"], space_from_dict(state["space"]))
         if buffer.finalized != state["finalized"]:
             raise ValueError(
-                f"the saved state is damaged: it has finalized={state['finalized']}, but data of type "
+                f"the saved buffer is damaged: it has finalized={state['finalized']}, but data of type "
                 f"{type(state['data']).__name__}. Load another state or checkpoint"
             )
         return buffer

@@ -549,8 +549,9 @@ class MultiAgentEpisode:
         return {**flags, ALL: self.is_truncated}
 
     def get_return(self, include_hanging_rewards: bool = False) -> float:
-        """Returns the undiscounted sum of all agents' rewards in this chunk. Excludes rewards of incomplete steps
-        (actions without a next observation or end) and rewards of agents before their first observation.
+        """Returns the undiscounted sum of all agents' rewards in complete steps of this chunk. By default, excludes
+        rewards of incomplete steps (an action, but no next observation or end of the agent yet) and rewards of agents
+        before their first observation.
 
         Args:
             include_hanging_rewards: Whether to add rewards of incomplete steps that no later chunk completes, and

@@ -12,10 +12,10 @@ class Segment(NamedTuple):
     """Successive steps of one episode in a time-major block ``[T, B]``, at one index of axis B.
 
     Attributes:
-        env: Index on axis B: an environment. If S agents share a module, index ``s * B + i`` is agent s in
-            environment i.
+        env: Index on axis B: an environment. If S agents share a module, axis B has ``S * E`` entries for E
+            environments, and index ``s * E + i`` is agent s in environment i.
         start: Index of the first step on axis T.
-        stop: Index after the last step.
+        stop: Index of the last step on axis T, plus 1.
         begins: Whether the episode begins with the first step. If not, the segment continues the last segment of the
             block before.
         terminated: Whether the last step terminated the episode.

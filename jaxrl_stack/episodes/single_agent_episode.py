@@ -324,7 +324,7 @@ class SingleAgentEpisode:
                 raise ValueError(
                     f"episode {self.id_}: extra model output {key!r} has {len(column)} items (lookback "
                     f"{column.lookback}), but rewards have {steps} items (lookback {lookback}): pass one item per "
-                    "reward, and at most the rewards' lookback"
+                    f"reward, with a lookback of at most {lookback}"
                 )
         if self.t != self.t_started + steps:
             raise ValueError(

@@ -195,8 +195,8 @@ class DeviceDriver(LocalDriver):
 
     def _with_opponents(self, rollout: DeviceRollout, settings: OpponentSnapshots) -> DeviceRollout:
         """Returns a copy of the training rollout with opponents: snapshots (earlier weights) of the policy with the id
-        `settings.of`. They control all agents except the first, but not in the environments that keep self-play (their
-        share is `settings.share_of_self_play`).
+        `settings.of`. In the environments with self-play (the share `settings.share_of_self_play`), the policy controls
+        all agents. In the other environments, it controls the first agent, and the snapshots control all others.
         """
         if shared_observations(self.acting_modules[settings.of]):
             raise NotImplementedError(
@@ -369,8 +369,9 @@ class DeviceDriver(LocalDriver):
         return self.num_training_steps_per_call * self.plan.num_env_steps
 
     def num_warm_up_steps(self, num_env_steps: int) -> Any:
-        """Returns how many training steps at the beginning of the program's next call only sample, int32: the steps
-        that end before `learning_starts` env steps have been sampled. None if every training step makes updates.
+        """Returns the number (int32) of training steps in the program's next call that only sample, without updates:
+        the first steps, which end before `learning_starts` env steps have been sampled. None if every training step
+        makes updates.
         """
         if self.step.learning_starts is None:
             return None

@@ -100,7 +100,7 @@ class CallRecord:
 
 
 class UpdateRecorder:
-    """Sizes and array shapes of the records of updates that a program returns for `inspect()`.
+    """Sizes and array shapes of the records that a program makes for `inspect()`, one record for each update.
 
     The shapes are known after a first trace of the program; see `DeviceDriver.recording`.
 
@@ -521,8 +521,8 @@ def _is_usable(sampler: Sampler, rollout: DeviceRollout) -> jax.Array:
     """Returns whether the samples of a program call are usable, a bool scalar: True if all episode returns and the last
     observations are finite, and, with one agent, discrete values in the last observations are in their space.
 
-    The check uses existing values, once per call. It does not see a single NaN in the middle of a call, which makes the
-    loss non-finite.
+    The check uses existing values, once per call. It does not see a single NaN in the middle of a call, but such a NaN
+    makes the loss non-finite.
     """
     returns = jax.lax.bitcast_convert_type(sampler.ended[:, 0], jnp.float32)
     leaves = [returns, sampler.runner.episodes.episode_return, *jax.tree.leaves(sampler.runner.obs)]

@@ -270,8 +270,8 @@ class RingContents(Checkpointable):
         return from_named_leaves(shapes, state, "the replay buffer")
 
     def take(self, restored: Any) -> None:
-        """Replaces the contents of the ring buffers on the devices by a saved state, which `checked` has checked and
-        converted to host arrays.
+        """Replaces the contents of the ring buffers on the devices with `restored`: host arrays of a saved state that
+        `checked` returned.
         """
 
         def placed() -> Any:
@@ -320,8 +320,8 @@ class RingsOfModules(Checkpointable):
         if not own.keys() & state.keys():
             raise ValueError(
                 f"The saved replay buffer has steps of the modules {sorted(state)[:5]}, but this algorithm has the "
-                f"modules {sorted(own)}. Restore the state in an algorithm that has one of the saved modules, or leave "
-                f"the buffer out of the state: get_state(not_components='replay_buffer')."
+                f"modules {sorted(own)}. Restore the state in an algorithm that has one of the saved modules, or save "
+                f"the state without the buffer: get_state(not_components='replay_buffer')."
             )
         restored = {module_id: of.checked(state[module_id]) for module_id, of in own.items() if module_id in state}
         for module_id, rings in restored.items():

@@ -380,7 +380,7 @@ class Driver(abc.ABC):
 
     @property
     def may_skip_steps(self) -> bool:
-        """Whether agents may wait while others act. If so, batches have a loss mask, which is False in rows in which an
+        """Whether agents may wait while others act. If so, batches have a loss mask, which is False in each row whose
         agent completed no step.
         """
         return self.jax_env is not None and not self.jax_env.everybody_acts

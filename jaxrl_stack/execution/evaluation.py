@@ -118,8 +118,9 @@ def _rounds(
     config: AlgorithmConfig, ids: Sequence[int], shares: Sequence[Share], is_training: Callable[[], bool] | None
 ) -> Iterator[Amounts]:
     """Yields the number of episodes or steps that each EnvRunner samples in the next round of an evaluation. With
-    ``evaluation_duration="auto"``, rounds continue until training ends. Each round takes about a second: its number of
-    steps follows from the sampling speed so far. `shares` contains the results of the earlier rounds.
+    ``evaluation_duration="auto"``, rounds continue until training ends. The first round has the config's minimum number
+    of steps. Later rounds take about a second, within the config's limits on steps: their number of steps is estimated
+    from the sampling speed of earlier rounds, whose results are in `shares`.
     """
     if config.evaluation_duration != "auto":
         duration = int(config.evaluation_duration)
@@ -163,8 +164,8 @@ def add_lifetime_counts(results: dict[str, Any], lifetime: dict[str, int]) -> No
 
 
 class Evaluation(abc.ABC):
-    """Evaluates the modules that a driver trains, in separate environments. A subclass exists for each kind of
-    environment.
+    """Evaluates the modules that a driver trains, in separate environments. Each kind of environment (JAX, host, or
+    none) has its own implementation in a subclass.
 
     An evaluation reads weights, connector statistics and lifetime env steps of its driver, and changes none of them.
 

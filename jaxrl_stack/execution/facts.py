@@ -43,7 +43,7 @@ class Facts(abc.ABC):
         recorded: Recorded columns of a step, by module; {} if nothing is sampled.
         counted_per_env_step: See `Driver`.
         may_skip_steps: Whether agents may wait while others act. If so, batches have a loss mask, which is False in
-            rows in which an agent completed no step.
+            each row whose agent completed no step.
     """
 
     step_name: str
@@ -173,7 +173,7 @@ class Facts(abc.ABC):
         """Plans an update on samples (a call of `Place.update`): its sizes, such as the minibatch size.
 
         Args:
-            samples: Plan that collects the samples, all shares together.
+            samples: Plan of the samples on which the update is made, all shares together.
             **sizes: See `Learner.plan`.
 
         Raises:

@@ -100,8 +100,8 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _described_env_runner(self) -> Any:
-        """Returns the EnvRunner that represents all training EnvRunners in checkpoints. If it may be in an actor,
-        returns its description (`Component`) instead. None without EnvRunners.
+        """Returns the EnvRunner whose connectors represent the connectors of all training EnvRunners in checkpoints. If
+        this EnvRunner may be in an actor, returns its description (`Component`) instead. None without EnvRunners.
         """
 
     def get_state(self) -> dict[str, Any]:

@@ -99,8 +99,8 @@ class MemberMoves:
         num_members = self._layout.at_once
 
         def take(leaves: list[Any], rows: Any, index: Any) -> tuple[Any]:
-            """Copies members (rows `index` of the arrays of a block of members) to the exchange buffer `rows`, which
-            is sent to the devices. An index equal to V, the number of a device's rows in a block, copies nothing.
+            """Copies the members in rows `index` of a block's arrays to the exchange buffer `rows`, which the devices
+            exchange afterwards. An index equal to V, the number of a device's rows in a block, copies nothing.
             """
             new = packing.pack([_bits(x).at[index].get(mode="clip") for x in leaves])[:2]
             is_taken = index < num_members
@@ -112,8 +112,9 @@ class MemberMoves:
         slots, is_stream = self._slots, self._is_stream
 
         def put(leaves: list[Any], rows: Any, index: Any, index_of_streams: Any) -> tuple[Any]:
-            """Copies members from the exchange buffer `rows`, which the devices have sent, to the rows `index` of the
-            arrays of a block of members. An index equal to V, the number of a device's rows in a block, copies nothing.
+            """Copies members from the exchange buffer `rows`, after the exchange between devices, to rows `index` of a
+            block's arrays, and their random streams to rows `index_of_streams`. An index equal to V, the number of a
+            device's rows in a block, copies nothing.
             """
 
             def written(leaf: Any, slot: packing.Slot, into: Any) -> Any:

@@ -40,7 +40,7 @@ class Suite:
 
         Raises:
             ImportError: The suite is not installed (the message contains the install command), or its import fails.
-            TypeError: An entry point refers to another object.
+            TypeError: The suite's entry point refers to an object that is no subclass of `SuiteEnv`.
         """
         self.require()
         try:
