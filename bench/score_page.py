@@ -187,7 +187,7 @@ def section(lines: Sequence[Mapping[str, Any]]) -> str:
     sources = {one.source for cell, runs in found if runs for one in PUBLISHED.get((cell.algorithm, cell.task), ())}
     text += ["", *(f"* {name}: {source}" for name, source in SOURCES.items() if name in sources)]
     if open_rows:
-        text += ["", "Open, with the CPU time that is left:", ""]
+        text += ["", "This table lists the missing runs, and the CPU time that they need:", ""]
         text += table(["task", "algorithm", "tier", "runs", "steps", "CPU minutes"], open_rows)
     return "\n".join(text)
 
