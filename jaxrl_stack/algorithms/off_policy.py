@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-from jaxrl_stack.algorithms.setting_checks import boolean, check_of, integer, number
+from jaxrl_stack.algorithms.setting_checks import boolean, check_of, integer, number, one_of
 from jaxrl_stack.algorithms.setting_values import is_search_space
 from jaxrl_stack.algorithms.settings import ALGORITHM, LEARNER, Section, host, per_module, static, traced
 from jaxrl_stack.algorithms.settings_display import short
@@ -35,6 +35,15 @@ REPLAY_BUFFERS: dict[str, type[Any]] = {
     of.__name__: of for of in (*_OF_SEVERAL_AGENTS.keys(), *_OF_SEVERAL_AGENTS.values())
 }
 """Replay buffers that a config names without a path."""
+TD_ERROR_LOSS_FN = per_module(
+    "td_error_loss_fn",
+    "huber",
+    one_of("huber", "mse"),
+    'Loss of a temporal-difference error: "huber" or "mse".',
+    type='Literal["huber", "mse"]',
+)
+"""Setting of algorithms whose critics predict values instead of distributions."""
+
 DEFAULT_REPLAY_BUFFER = {"type": "PrioritizedEpisodeReplayBuffer", "capacity": 50000, "alpha": 0.6, "beta": 0.4}
 
 _IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*")

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from typing import Any
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-from jaxrl_stack.algorithms.setting_checks import boolean, check_of, integer, number
+from jaxrl_stack.algorithms.setting_checks import boolean, check_of, integer, number, one_of
 from jaxrl_stack.algorithms.setting_values import is_search_space
 from jaxrl_stack.algorithms.settings import ALGORITHM, LEARNER, Section, host, per_module, static, traced
 from jaxrl_stack.algorithms.settings_display import short
@@ -34,6 +34,7 @@ _OF_SEVERAL_AGENTS: dict[type[Any], type[Any]]
 _BASES: Any
 _WITH_PRIORITIES: Any
 REPLAY_BUFFERS: dict[str, type[Any]]
+TD_ERROR_LOSS_FN: Any
 DEFAULT_REPLAY_BUFFER: Any
 _IMPORT_PATH: Any
 _WANTED_TYPE: Any

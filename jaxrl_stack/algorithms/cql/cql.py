@@ -55,6 +55,7 @@ class CQLConfig(SACConfig):
         "actor_lr": 1e-4,
         "critic_lr": 1e-3,
         "alpha_lr": 1e-3,
+        "td_error_loss_fn": "mse",
         "min_sample_timesteps_per_iteration": 0,
         "min_train_timesteps_per_iteration": 100,
     }

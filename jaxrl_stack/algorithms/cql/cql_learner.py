@@ -127,7 +127,7 @@ class CQLLearner(SACLearner):
             q=fwd_out[QF_PREDS],
             q_twin=fwd_out[QF_TWIN_PREDS] if config.twin_q else None,
             targets=targets,
-            td_error_loss_fn="mse",
+            td_error_loss_fn=config.td_error_loss_fn,
         )
         gaps = {
             name: config.min_q_weight

@@ -8,8 +8,8 @@ from typing import Any
 from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import DefaultDQNRLModule
 from jaxrl_stack.algorithms.dqn.dqn_catalog import DQN_MODEL_CONFIG, DQNCatalog, num_discrete_actions
 from jaxrl_stack.algorithms.dqn.dqn_learner import DQNLearner
-from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
-from jaxrl_stack.algorithms.setting_checks import anything, boolean, integer, number, one_of
+from jaxrl_stack.algorithms.off_policy import TD_ERROR_LOSS_FN, OffPolicyAlgorithm, OffPolicyConfig
+from jaxrl_stack.algorithms.setting_checks import anything, boolean, integer, number
 from jaxrl_stack.algorithms.settings import RUNNER, Section, inert, per_module, traced
 from jaxrl_stack.utils.notices import notice_once
 
@@ -41,8 +41,7 @@ class DQNConfig(OffPolicyConfig):
                 "Noisy layers in the heads, which explore without random actions: use it with epsilon=0.0."),
             per_module("sigma0", 0.5, number(0, finite=True),
                 "Initial standard deviation of their noise, times the square root of a layer's inputs."),
-            per_module("td_error_loss_fn", "huber", one_of("huber", "mse"),
-                'Loss of a temporal-difference error: "huber" or "mse".', type='Literal["huber", "mse"]'),
+            TD_ERROR_LOSS_FN,
             per_module("adam_epsilon", 1e-8, number(0, finite=True), "Epsilon of Adam."),
             inert("hiddens", [256], anything("list[int]"),
                 "Widths of the heads' hidden layers in RLlib's old stack.",

@@ -20,8 +20,8 @@ from typing import Any
 from jaxrl_stack.algorithms.dqn.default_dqn_rl_module import DefaultDQNRLModule
 from jaxrl_stack.algorithms.dqn.dqn_catalog import DQN_MODEL_CONFIG, DQNCatalog, num_discrete_actions
 from jaxrl_stack.algorithms.dqn.dqn_learner import DQNLearner
-from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
-from jaxrl_stack.algorithms.setting_checks import anything, boolean, integer, number, one_of
+from jaxrl_stack.algorithms.off_policy import TD_ERROR_LOSS_FN, OffPolicyAlgorithm, OffPolicyConfig
+from jaxrl_stack.algorithms.setting_checks import anything, boolean, integer, number
 from jaxrl_stack.algorithms.settings import RUNNER, Section, inert, per_module, traced
 from jaxrl_stack.utils.notices import notice_once
 class DQNConfig(OffPolicyConfig):

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl_stack.algorithms.off_policy import DEFAULT_REPLAY_BUFFER, OffPolicyAlgorithm, OffPolicyConfig
+from jaxrl_stack.algorithms.off_policy import (
+    DEFAULT_REPLAY_BUFFER,
+    TD_ERROR_LOSS_FN,
+    OffPolicyAlgorithm,
+    OffPolicyConfig,
+)
 from jaxrl_stack.algorithms.sac.default_sac_rl_module import DefaultSACRLModule
 from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
 from jaxrl_stack.algorithms.sac.sac_learner import SACLearner
@@ -58,6 +63,7 @@ class SACConfig(OffPolicyConfig):
                 "Target entropy of the policy in nats, for the temperature. 'auto' (or None) is minus the number of an "
                 "action's components, and -1 for discrete actions.",
                 off=("auto", None), type="float | Literal['auto'] | None"),
+            TD_ERROR_LOSS_FN,
             traced("actor_lr", 3e-5, amount_or_schedule, "Learning rate of the policy.", check_when_set=False),
             traced("critic_lr", 3e-4, amount_or_schedule, "Learning rate of the critics.", check_when_set=False),
             traced("alpha_lr", 3e-4, amount_or_schedule,

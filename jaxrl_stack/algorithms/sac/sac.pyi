@@ -17,7 +17,7 @@ _Config = TypeVar("_Config")
 
 from collections.abc import Mapping
 from typing import Any
-from jaxrl_stack.algorithms.off_policy import DEFAULT_REPLAY_BUFFER, OffPolicyAlgorithm, OffPolicyConfig
+from jaxrl_stack.algorithms.off_policy import DEFAULT_REPLAY_BUFFER, TD_ERROR_LOSS_FN, OffPolicyAlgorithm, OffPolicyConfig
 from jaxrl_stack.algorithms.sac.default_sac_rl_module import DefaultSACRLModule
 from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
 from jaxrl_stack.algorithms.sac.sac_learner import SACLearner
@@ -33,6 +33,7 @@ class SACConfig(OffPolicyConfig):
     twin_q: bool
     initial_alpha: float
     target_entropy: float | Literal['auto'] | None
+    td_error_loss_fn: Literal["huber", "mse"]
     actor_lr: float | list[list[float]] | list[tuple[int, float]]
     critic_lr: float | list[list[float]] | list[tuple[int, float]]
     alpha_lr: float | list[list[float]] | list[tuple[int, float]]
@@ -67,6 +68,7 @@ class SACConfig(OffPolicyConfig):
         twin_q: bool | type[NotProvided] = ...,
         initial_alpha: float | type[NotProvided] = ...,
         target_entropy: float | Literal['auto'] | None | type[NotProvided] = ...,
+        td_error_loss_fn: Literal["huber", "mse"] | type[NotProvided] = ...,
         actor_lr: float | list[list[float]] | list[tuple[int, float]] | type[NotProvided] = ...,
         critic_lr: float | list[list[float]] | list[tuple[int, float]] | type[NotProvided] = ...,
         alpha_lr: float | list[list[float]] | list[tuple[int, float]] | type[NotProvided] = ...,

@@ -262,7 +262,9 @@ class SACLearner(TargetNetworkUpdates, Learner):
             n_step=batch["n_step"],
             gamma=config.gamma,
         )
-        critics = soft_actor_critic.critic_rows(q=q, q_twin=q_twin, targets=targets, weights=weights)
+        critics = soft_actor_critic.critic_rows(
+            q=q, q_twin=q_twin, targets=targets, weights=weights, td_error_loss_fn=config.td_error_loss_fn
+        )
         rows |= {"qf": critics.loss, TD_ERROR_MEAN_KEY: critics.td_error}
         if critics.twin_loss is not None:
             rows["qf_twin"] = critics.twin_loss

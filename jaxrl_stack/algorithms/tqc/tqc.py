@@ -52,6 +52,11 @@ class TQCConfig(SACConfig):
                 f"training(top_quantiles_to_drop_per_net={own['top_quantiles_to_drop_per_net']}) must be below "
                 f"n_quantiles={own['n_quantiles']}. Lower it."
             )
+        if "td_error_loss_fn" in self.explicitly_set:
+            notice_once(
+                f"training(td_error_loss_fn={self.td_error_loss_fn!r}) has no effect: TQC's critics learn quantiles by "
+                "their own Huber loss."
+            )
         if "twin_q" in self.explicitly_set:
             notice_once(
                 f"training(twin_q={self.twin_q}) has no effect. Set the number of TQC's critics with "

@@ -51,6 +51,7 @@ class TQCConfig(SACConfig):
         twin_q: bool | type[NotProvided] = ...,
         initial_alpha: float | type[NotProvided] = ...,
         target_entropy: float | Literal['auto'] | None | type[NotProvided] = ...,
+        td_error_loss_fn: Literal["huber", "mse"] | type[NotProvided] = ...,
         actor_lr: float | list[list[float]] | list[tuple[int, float]] | type[NotProvided] = ...,
         critic_lr: float | list[list[float]] | list[tuple[int, float]] | type[NotProvided] = ...,
         alpha_lr: float | list[list[float]] | list[tuple[int, float]] | type[NotProvided] = ...,

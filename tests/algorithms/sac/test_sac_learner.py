@@ -133,6 +133,17 @@ def test_importance_weights_touch_the_critics_only(box):
     assert box.moved(state) == {"policy", "temperature"}
 
 
+def test_squared_errors_follow_the_paper(box):
+    rewards = np.full(NUM_ROWS, 100.0, np.float32)
+    ends = np.ones(NUM_ROWS, bool)
+    preds = box.learner.module[MODULE].forward_train(box.batch)
+    squared = Updates(td_error_loss_fn="mse")
+    for updates, loss in ((box, lambda d: np.abs(d) - 0.5), (squared, np.square)):
+        _, metrics, _ = updates(rewards=rewards, terminateds=ends)
+        for name, q in (("qf_loss", "qf_preds"), ("qf_twin_loss", "qf_twin_preds")):
+            assert float(metrics[name]) == pytest.approx(np.mean(loss(preds[q] - rewards)), rel=1e-5)
+
+
 def test_truncated_rows_bootstrap_and_terminated_ones_do_not(box):
     _, _, plain = box()
     ends = np.arange(NUM_ROWS) < 3

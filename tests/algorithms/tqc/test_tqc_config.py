@@ -108,7 +108,9 @@ def test_a_second_critic_is_no_setting_of_it(caplog, monkeypatch):
         TQCConfig().environment("gymnax/Pendulum-v1").validate()
         assert "twin_q" not in caplog.text
         TQCConfig().environment("gymnax/Pendulum-v1").training(twin_q=False, n_critics=3).validate()
+        TQCConfig().environment("gymnax/Pendulum-v1").training(td_error_loss_fn="mse").validate()
     assert "twin_q=False) has no effect. Set the number of TQC's critics with n_critics=3" in caplog.text
+    assert "td_error_loss_fn='mse') has no effect" in caplog.text
 
 
 def test_which_settings_recompile():
