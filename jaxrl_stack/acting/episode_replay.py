@@ -47,10 +47,10 @@ class EpisodeReplay:
         self._due = num_env_steps
 
     def pass_over_missed(self, lengths: Callable[[], np.ndarray]) -> None:
-        """Discards the unfinished episodes and logs a warning, if an error or Ctrl-C interrupted the last `replay` so
-        that callbacks missed steps.
+        """If an error or Ctrl-C interrupted or prevented the last `replay`, callbacks have missed steps: discards the
+        unfinished episodes and logs a warning.
 
-        Episodes that begin later are shown again.
+        Callbacks are called again for episodes that begin later.
 
         Args:
             lengths: ``() -> int [B]``, steps of the environments' unfinished episodes.

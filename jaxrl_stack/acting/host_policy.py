@@ -52,13 +52,13 @@ class PackedColumns:
     loose: tuple[tuple[tuple[int, ...], np.dtype], ...]
 
     def read(self, name: str, matrix: np.ndarray, loose: Any = ()) -> Any:
-        """Reads one result of a policy call, such as the log-probabilities, from the packed matrix: a pytree of arrays
-        ``[..., B, ...]``.
+        """Returns one result of a policy call, such as the log-probabilities, as a pytree of arrays ``[..., B, ...]``.
+        Reads the arrays from the matrix of packed results, or from `loose`.
 
         Args:
             name: Name of the column.
             matrix: Packed results, uint32 ``[..., B, width]``.
-            loose: The other results.
+            loose: The results that are not in the matrix, such as frames of bytes.
         """
         slots = self.columns[name]
         if isinstance(slots, packing.Slot):  # most are; mapping over a tree takes ten times as long
