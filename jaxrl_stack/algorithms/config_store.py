@@ -408,8 +408,8 @@ def _all_names(value: Any) -> Iterator[Any]:
 
 
 def texts_that_import(value: Any) -> Iterator[tuple[str, str, str]]:
-    """Yields ``(kind, text, setting)`` for each string in settings that makes loading import code: an environment such
-    as ``"module:id"``, or an import path of a replay buffer. `value` contains the settings, as objects or in their JSON
+    """Yields ``(kind, text, setting)`` for each string in the settings `value` that names code to import: an
+    environment such as ``"module:id"``, or the import path of a replay buffer. `value` contains objects or their JSON
     form.
     """
     for items in _dicts_in(value):

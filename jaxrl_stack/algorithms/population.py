@@ -716,7 +716,7 @@ class Population(Checkpointable):
         kept = [int(i) if isinstance(i, np.integer) else i for i in members]
         call = f"keep({short(kept)})"
         if not kept or len(set(kept)) < len(kept):
-            raise ValueError(f"{call}: must be at least one member, each once: keep([0, 1]).")
+            raise ValueError(f"{call}: needs at least one member index, and each index only once: keep([0, 1]).")
         self._check_members(kept, call)
         ended = [i for i in self.driver.running.tolist() if i not in kept]
         if not ended:
@@ -727,7 +727,7 @@ class Population(Checkpointable):
             self.stopped |= dict.fromkeys(ended, last)
             self._note_settings(())
 
-    def _check_members(self, given: Sequence[Any], call: str, which: str = "must be", more: str = "") -> None:
+    def _check_members(self, given: Sequence[Any], call: str, which: str = "entries must be", more: str = "") -> None:
         """Raises for indices of members that do not exist or were stopped by `keep`.
 
         Raises:

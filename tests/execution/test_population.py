@@ -412,9 +412,9 @@ def test_members_that_are_kept_train_as_if_the_others_still_ran(base, tmp_path):
     (row,) = population.as_sweep().rows()
     assert row.num_seeds == np.isfinite(population.history[column]).any(axis=0).sum() == 4
     for call, message in (
-        (lambda: population.keep([]), r"keep\(\[\]\): must be at least one member"),
-        (lambda: population.keep([1, 1]), "each once"),
-        (lambda: population.keep([6]), r"keep\(\[6\]\): must be indices of members from 0 to 5"),
+        (lambda: population.keep([]), r"keep\(\[\]\): needs at least one member"),
+        (lambda: population.keep([1, 1]), "each index only once"),
+        (lambda: population.keep([6]), r"keep\(\[6\]\): entries must be indices of members from 0 to 5"),
         (lambda: population.keep([0]), r"keep\(\[0\]\): keep\(\) has stopped member 0"),
         (lambda: population.copy([0], [1]), "has stopped member 0"),
         (lambda: population.change_settings({2: {"lr": 1.0}}), "has stopped member 2"),

@@ -38,8 +38,8 @@ class MARWILStep(OfflineStep):
 
     @classmethod
     def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
-        """Returns this class. If ``beta`` is 0 for all modules, returns the step of behaviour cloning (`OfflineStep`),
-        which reads no rewards and computes no values.
+        """Returns the class of the training step. If ``beta`` is 0 for all modules, this is `OfflineStep` (behaviour
+        cloning), which reads no rewards and computes no values; otherwise it is this class.
         """
         betas = [config.get_config_for_module(mid).beta for mid in config._policy_ids()]
         return cls if any(betas) else OfflineStep

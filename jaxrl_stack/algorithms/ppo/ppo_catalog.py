@@ -46,7 +46,9 @@ class PPOCatalog(Catalog):
         )
 
     def build_actor_critic_encoder(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """Builds the encoder: `{OBS: [..., d]}` -> `{ENCODER_OUT: {ACTOR: [..., n], CRITIC: [..., n]}}`."""
+        """Builds the encoder. It maps observations `{OBS: ...}` to latents for the policy head and the value head,
+        `{ENCODER_OUT: {ACTOR: [..., latent], CRITIC: [..., latent]}}`.
+        """
         return self.actor_critic_encoder_config.build(framework, rngs=rngs)
 
     def build_encoder(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:

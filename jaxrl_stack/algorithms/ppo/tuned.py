@@ -20,8 +20,8 @@ def mean_std_filter(env: Any, spaces: Any, device: Any) -> MeanStdFilter:
 
 @register_class
 def returns_and_mean_std_filter(env: Any, spaces: Any, device: Any) -> list[ConnectorV2]:
-    """Env-to-module connector function that returns two connectors: one that `normalized_rewards` needs, and one that
-    normalises observations like `mean_std_filter`.
+    """Env-to-module connector function that returns two connectors: `ReturnsSoFar` adds the discounted returns that
+    `normalized_rewards` needs, and `MeanStdFilter` normalises observations by running statistics.
     """
     return [ReturnsSoFar(), MeanStdFilter()]
 

@@ -260,7 +260,9 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return dict(zip((QF_PREDS, QF_TWIN_PREDS), self._values(batch, squeeze), strict=False))
 
     def _values(self, batch: dict[str, Any], squeeze: bool, prefix: str = "") -> list[jax.Array]:
-        """Computes Q-values, `[N]` or `[N, A]`, one array for each critic; `prefix` selects the target networks."""
+        """Computes one array of Q-values per critic: `[N]` for continuous actions, `[N, A]` for A discrete actions.
+        `squeeze` drops a last axis of length 1; ``prefix="target_"`` selects the target networks.
+        """
         values, batch = [], split_action_mask(batch)[0]
         for i, (name, encoder) in enumerate(zip(self._critic_names, self._critic_encoders(prefix), strict=True)):
             of_actions = getattr(self, f"{prefix}{name}")(encoder(of_critic(batch, encoder, i))[ENCODER_OUT])

@@ -286,7 +286,7 @@ def policy_rows(fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: A
 def _continuous_terms(
     config: Any, batch: dict[str, Any], fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any
 ) -> tuple[Any, ...]:
-    """Computes what SAC's losses need for continuous actions: Q-values of the taken actions, soft values of the next
+    """Computes the terms of SAC's losses for continuous actions: Q-values of the taken actions, soft values of the next
     states, and policy and temperature losses of each row.
 
     Returns:
@@ -305,7 +305,9 @@ def _continuous_terms(
 def _discrete_terms(
     config: Any, batch: dict[str, Any], fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any
 ) -> tuple[Any, ...]:
-    """Computes the results of `_continuous_terms` for discrete actions, with expectations over all actions."""
+    """Computes the terms of SAC's losses for discrete actions, in the form of `_continuous_terms`. Soft values, policy
+    losses and temperature losses are expectations over all actions.
+    """
     q_all, log_probs = fwd_out[QF_PREDS], fwd_out[ACTION_LOG_PROBS]
     q_twin_all = fwd_out[QF_TWIN_PREDS] if config.twin_q else None
     next_values = soft_actor_critic.soft_values_discrete(
