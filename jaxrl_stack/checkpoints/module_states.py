@@ -52,8 +52,8 @@ def with_shared_attributes(
 def share_attributes(
     state: dict[str, Any], own: Mapping[str, Any], names: Sequence[str], path: str | os.PathLike[str]
 ) -> None:
-    """Applies `with_shared_attributes` to each stored module in `state`, together with the module of the same id in the
-    owner's state `own`.
+    """Adapts each stored module in `state` to the attributes of the module with the same id in the owner's state `own`;
+    see `with_shared_attributes`.
 
     Args:
         state: Stored state of an owner of modules, with only the values at `names`; changed in place.

@@ -104,8 +104,8 @@ class NeededCode:
         self.add_arguments(left_out)
 
     def add_texts(self, texts: Iterable[str]) -> None:
-        """Adds texts that import code, such as ``"my_module:MyEnv"``, to the code that the caller must allow, if not
-        allowed yet.
+        """Adds strings that name code to import, such as ``"my_module:MyEnv"``, to the code that the caller must allow;
+        skips strings that are already allowed.
         """
         self._texts |= dict.fromkeys(text for text in texts if not self._loader.allows_text(text))
 

@@ -248,8 +248,8 @@ def config_of_checkpoint(option: str, path: pathlib.Path, env: str | None = None
         ) from error
     if missing:
         raise CliError(
-            f"{option}: the checkpoint lacks the settings {', '.join(missing)}, because their values are not data "
-            f"(such as functions); {by_file}."
+            f"{option}: the checkpoint lacks the settings {', '.join(missing)}: it cannot store their values, such as "
+            f"functions. To supply them, {by_file}."
         )
     return config
 

@@ -84,8 +84,8 @@ def _compare_benchmark(arguments: argparse.Namespace) -> int:
     for name in ("key", "x", "aggregate", "band", "ylim", "xscale", "yscale"):
         if getattr(arguments, name) is not None:
             raise CliError(
-                f"--{name}: applies to curves, and {path} is a benchmark, of which this command prints scores. Draw "
-                f"its curves: jaxrl plot {path} --{name} ... --out curves.png"
+                f"--{name}: applies to curves, but `jaxrl compare` prints the scores of the benchmark {path}. Draw its "
+                f"curves: jaxrl plot {path} --{name} ... --out curves.png"
             )
     references = None
     if arguments.references is not None:

@@ -55,7 +55,7 @@ def code_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _run_or_population(path: str) -> Run | pathlib.Path:
-    """Reads a run; returns the folder of a population unchanged."""
+    """Reads and returns the run at a path. If the path is the folder of a population, returns the path itself."""
     from jaxrl_stack.rewind.population_timeline import is_population
 
     return pathlib.Path(path) if is_population(pathlib.Path(path)) else _read(path)

@@ -117,8 +117,8 @@ class ClassLoader:
             found = self._moved.get(path.partition(":")[2]) or self._own(path, what)
         if base is not None and not (isinstance(found, type) and issubclass(found, base)):
             raise ValueError(
-                f"{what} names {path!r}, which is no {base.__name__}: the checkpoint is damaged, or stores another "
-                f"kind of object. Load a checkpoint that stores a {base.__name__}."
+                f"{what} names {path!r}, which is not a subclass of {base.__name__}: the checkpoint is damaged, or "
+                f"stores another kind of object. Load a checkpoint that stores a {base.__name__}."
             )
         return found
 

@@ -410,7 +410,7 @@ def test_the_loader_imports_this_package_alone():
     assert not loader.allows_text("my_module:Other")
     with pytest.raises(ValueError, match="not part of jaxrl_stack"):
         loader.load("my_module:MyEnv", what="It")
-    with pytest.raises(ValueError, match="which is no Point"):
+    with pytest.raises(ValueError, match="which is not a subclass of Point"):
         loader.load(path_of(RLModule), what="It", base=Point)
     with pytest.raises(ValueError, match="neither a class nor a function"):
         ClassLoader([5])
