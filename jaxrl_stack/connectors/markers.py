@@ -61,7 +61,9 @@ class AddStatesFromEpisodesToBatch(_PlaceOfArrays):
 
 
 class BatchIndividualItems(_PlaceOfArrays):
-    """Marks the position at which RLlib stacks lists of items; batches contain arrays from the start."""
+    """Marks the position at which RLlib stacks lists of items into arrays; batches already contain arrays in this
+    package.
+    """
 
 
 class NumpyToTensor(_PlaceOfArrays):

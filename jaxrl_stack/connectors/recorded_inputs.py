@@ -97,8 +97,8 @@ class PipelineInputs:
 
     @functools.cached_property
     def _of_several_steps(self) -> list[str]:
-        """Names of connectors that need several steps for each input: host connectors; without these, connectors with
-        a state; without these, connectors whose results depend on the previous action or reward, or on resets.
+        """Names of connectors that need several steps for each input: the host connectors, if any; else the connectors
+        with a state, if any; else the connectors whose results depend on the previous action or reward, or on resets.
         """
         of_episodes = [name for name, own in self._members if own.is_host_connector]
         with_state = [] if of_episodes else [name for name, own in self._members if jax.tree.leaves(own.init(1))]

@@ -76,8 +76,8 @@ class FlattenObservations(ConnectorV2):
         listed = [agent for agent in agents if agent in self._agent_ids]
         if listed and len(listed) < len(agents):
             raise ValueError(
-                f"{called}: the agents {list(agents)} share one module and its pipeline. List all of these agents or "
-                "none, or map them to different modules with multi_agent(policy_mapping_fn=...)."
+                f"{called}: the agents {list(agents)} share one module and its pipeline, but `agent_ids` has only some "
+                "of them. List all or none, or map them to different modules with multi_agent(policy_mapping_fn=...)."
             )
         return bool(listed)
 

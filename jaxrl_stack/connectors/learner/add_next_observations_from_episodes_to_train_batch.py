@@ -16,8 +16,8 @@ from jaxrl_stack.ops.masks import expand
 class AddNextObservationsFromEpisodesToTrainBatch(ConnectorV2):
     """Adds NEXT_OBS, the module's input after each step and before any reset, for example to train a world model.
 
-    Where the environments run on the host, it makes the runners keep what they leave out otherwise: the observations
-    after steps that terminated an episode. Batches that have the column pass.
+    If environments run on the host, their runners then also record the observations after steps that terminated an
+    episode. Batches that already have NEXT_OBS do not change.
     """
 
     needs_all_final_obs = True
@@ -27,7 +27,7 @@ class AddNextObservationsFromEpisodesToTrainBatch(ConnectorV2):
         ``[T, B]``.
 
         Raises:
-            ValueError: FINAL_OBS is gone: another connector has used it up.
+            ValueError: If FINAL_OBS is missing, because an earlier connector removed it.
         """
         return state, self._with_columns(batch, self._next_obs)
 
@@ -36,8 +36,8 @@ class AddNextObservationsFromEpisodesToTrainBatch(ConnectorV2):
             return {}
         if Columns.FINAL_OBS not in columns:
             raise ValueError(
-                f"{type(self).__name__} needs the column {Columns.FINAL_OBS!r}; module {module_id!r} has "
-                f"{sorted(columns)}. Insert the connector before those that remove the column: "
+                f"{type(self).__name__} needs the column {Columns.FINAL_OBS!r}; module {module_id!r} has only "
+                f"{sorted(columns)}. Insert this connector before the one that removes the column: "
                 "`pipeline.insert_after(AddObservationsFromEpisodesToBatch, ...)`."
             )
         ended = jnp.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS])
