@@ -153,12 +153,12 @@ class Snapshots:
 
 
 def draw_probabilities(draw: str, records: Sequence[SnapshotRecord]) -> np.ndarray:
-    """Returns the probability with which each snapshot is drawn as an opponent: float64, one entry per record in
-    `records`; see `Snapshots.draw`.
+    """Returns the probabilities of drawing snapshots as opponents, float64 ``[len(records)]``. Each record describes
+    the games against one snapshot; see `Snapshots.draw`.
 
     Args:
         draw: "uniform" or "hard".
-        records: Games against each opponent.
+        records: Results of the games against each snapshot.
     """
     weights = np.square([1.0 if draw == "uniform" else 1.0 - own.smoothed_win_rate for own in records])
     return weights / weights.sum()

@@ -130,8 +130,8 @@ class EnvStepForm(RowForm):
         return self._by_kind(items, lambda x: x.reshape(-1, *x.shape[2:]), lambda x: x)
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns one row of each drawn env step ``[m, A, ...]``: the row of agent ``step[i]`` in env step i. Shared
-        observations have no axis of agents and stay unchanged.
+        """Returns one row of each of m drawn env steps ``[m, A, ...]``: the row of one agent, whose index for each env
+        step is in `step`, ``[m]``. Shared observations have no axis of agents and stay unchanged.
         """
         return self._by_kind(items, lambda x: x[jnp.arange(len(step)), step], lambda x: x)
 
@@ -277,8 +277,9 @@ Form = RowForm | ChunkForm
 
 
 def form_of_block(module: Any, layout: Layout, num_steps: int, *, needs_time: bool) -> Form:
-    """Returns the array shapes of minibatches drawn from a module's sampled steps: single steps, env steps of all
-    agents, chunks, or chunks with an initial recurrent state.
+    """Returns the form (item and array shapes) of minibatches drawn from a module's sampled steps: `RowForm` for single
+    steps, `EnvStepForm` for env steps of all agents, `ChunkForm` for chunks, or `SequenceForm` for chunks with an
+    initial recurrent state.
 
     Args:
         module: The module.
@@ -298,8 +299,8 @@ def form_of_block(module: Any, layout: Layout, num_steps: int, *, needs_time: bo
 
 
 def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) -> Form:
-    """Returns the array shapes of a module's batch from a user or a replay buffer: single steps ``[N, ...]``, or chunks
-    ``[N, L, ...]`` with or without a recurrent state.
+    """Returns the form (item and array shapes) of a module's batch from a user or a replay buffer: single steps
+    ``[N, ...]``, or chunks ``[N, L, ...]`` with or without a recurrent state.
 
     Args:
         module: The module. If it has a recurrent state, or if `needs_time`, columns are chunks ``[N, L, ...]``; else

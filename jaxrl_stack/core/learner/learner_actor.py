@@ -167,8 +167,8 @@ class LearnerActor:
         )
 
     def weights_for_runners(self) -> tuple[None, dict[str, Any]]:
-        """Returns None, and the weights for env runners, as two Ray objects. The caller can wait for the first object
-        to notice an error of the call, without fetching the weights.
+        """Returns two values, which Ray stores as separate objects: None, and the weights for env runners. The caller
+        can wait for the first object to notice an error of the call, without fetching the weights.
         """
         return None, weights_for_runners(self.learner)
 

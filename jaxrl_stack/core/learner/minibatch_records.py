@@ -165,8 +165,8 @@ class MinibatchRecords:
         return {mid: own * counts[mid] for mid, own in found.items()}, rest
 
     def _shown(self, module_id: ModuleID, rows: jax.Array, index: jax.Array | None) -> Record:
-        """Returns the indices and the columns of the rows at the positions `rows` in a minibatch, as entries of the
-        minibatch's debugging record.
+        """Returns entries of a minibatch's debugging record, for the rows at the positions `rows` in the minibatch: the
+        indices that locate each row (item, shard and step), and the row's columns.
 
         Args:
             module_id: The module.

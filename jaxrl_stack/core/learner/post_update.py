@@ -68,8 +68,8 @@ def _plain(state: LearnerState) -> LearnerState:
 
 
 def accepts_both_forms(hook: Callable[..., Any], owner: type) -> Callable[..., Any]:
-    """Wraps a `post_update` hook so that overrides that return a pair and overrides that return only a state can call
-    it by ``super()``.
+    """Wraps a `post_update` hook so that ``super().post_update(...)`` works in both forms of overrides: overrides that
+    return ``(state, metrics)``, and overrides that return only the state.
 
     Args:
         hook: A class's `post_update`, in one of the forms.

@@ -48,7 +48,7 @@ class FreeLogStdMLPHead(nnx.Module):
         self.log_std_bound = log_std_bound
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps float `[..., latent]` to `[mean, log std]`, `[..., 2 d]`."""
+        """Maps latents, float `[..., latent]`, to d means and d log standard deviations, joined to `[..., 2 * d]`."""
         mean = self.mean(x)
         log_std = self.log_std[...]
         if self.log_std_bound is not None:

@@ -77,9 +77,9 @@ class Timeline:
         return at_steps(values, jnp.broadcast_to(steps, (leaves[0].shape[0], number)))
 
     def steps(self, values: Any) -> Any:
-        """Returns the entries of columns ``[N, J, ...]`` (J sampled steps) that belong to the observations `obs`, ``[N,
-        M + 1, ...]`` (observations of the M steps after burn-in, and the one after the last step). Leaves out burn-in
-        steps; repeats the last step if fewer than M + 1 steps remain.
+        """Selects, from columns ``[N, J, ...]`` of the J sampled steps, the entries that belong to the M + 1
+        observations in `obs`: ``[N, M + 1, ...]``, ``M = J - burn_in``. Leaves out burn-in steps; repeats the last step
+        if fewer than M + 1 steps remain.
         """
         return self._from_first(values, jax.tree.leaves(self.obs)[0].shape[1])
 
@@ -114,16 +114,16 @@ class Timeline:
         return jax.lax.stop_gradient(state)
 
     def now(self, outputs: Any) -> Any:
-        """Returns a network's outputs for the observations of the J sampled steps, ``[N, J, ...]``, selected from its
-        outputs for `obs`, ``[N, M + 1, ...]`` (observations of the M steps after burn-in, and the one after the last
-        step). Entries of masked steps (burn-in and padding) are meaningless.
+        """Selects, from a network's outputs for `obs`, ``[N, M + 1, ...]``, the outputs for the observations of the J
+        sampled steps: ``[N, J, ...]``, ``J = M + burn_in``. Entries of masked steps (burn-in and padding) are
+        meaningless.
         """
         return self._placed(jax.tree.map(lambda x: x[:, :-1], outputs))
 
     def after(self, outputs: Any) -> Any:
-        """Returns a network's outputs for the next observations of the J sampled steps, ``[N, J, ...]``, selected from
-        its outputs for `obs`, ``[N, M + 1, ...]`` (observations of the M steps after burn-in, and the one after the
-        last step). Entries of masked steps (burn-in and padding) are meaningless.
+        """Selects, from a network's outputs for `obs`, ``[N, M + 1, ...]``, the outputs for the next observations of
+        the J sampled steps: ``[N, J, ...]``, ``J = M + burn_in``. Entries of masked steps (burn-in and padding) are
+        meaningless.
         """
         return self._placed(jax.tree.map(lambda x: x[:, 1:], outputs))
 
