@@ -386,8 +386,8 @@ def _check_mask(obs: Any, actions: Any, space: gym.Space, file_rows: FileRows) -
     if odd.any():
         number = int(np.count_nonzero(odd))
         raise file_rows.error(
-            f"The action {_shown(actions, odd)} is forbidden by the {ACTION_MASK!r} of its observation, as in "
-            f"{number:,} of {int(np.count_nonzero(file_rows.is_step)):,} steps. Correct the mask, or remove such "
+            f"The action {_shown(actions, odd)} is forbidden by the {ACTION_MASK!r} of its observation. This occurs in "
+            f"{number:,} of {int(np.count_nonzero(file_rows.is_step)):,} steps. Correct the mask, or remove these "
             "steps.",
             odd,
         )

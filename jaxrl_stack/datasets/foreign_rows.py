@@ -362,7 +362,7 @@ def _step_numbers(table: ForeignTable, columns: ForeignColumns, number: int) -> 
         row = int(np.argmax(whole != t))
         path, own = table.row_of(row)
         raise BadDataError(
-            f"The column {called} counts steps, but has the value {t[row]}: write whole numbers, {unread}.",
+            f"The column {called} counts steps, but has the value {t[row]}. Write whole numbers, {unread}.",
             path=path,
             row=own,
         )
@@ -431,7 +431,7 @@ def _encoded(labels: pa.ChunkedArray, name: str, row_of: RowOf) -> tuple[np.ndar
     """
     if labels.null_count:
         path, row = row_of(int(np.flatnonzero(np.asarray(labels.is_null()))[0]))
-        raise BadDataError(f"The row has no {name}: write one for each step.", path=path, row=row)
+        raise BadDataError(f"The row has no {name}: write a value for each step.", path=path, row=row)
     whole = pa.chunked_array(as_texts(labels).chunks, pa.string()).combine_chunks()
     encoded: Any = whole.dictionary_encode()
     encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded

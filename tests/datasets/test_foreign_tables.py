@@ -754,7 +754,7 @@ def test_rows_whose_id_is_not_a_number_have_no_id(tmp_path, write):
     found = {name: np.array(of(name)) for name in rows()[0]}
     found["eps_id"] = np.where(np.arange(sum(LENGTHS)) == 3, np.nan, found["eps_id"])
     write(tmp_path, pa.table({name: own.tolist() for name, own in found.items()}) if write is parquet else found)
-    with pytest.raises(BadDataError, match="row 3: The row has no eps_id: write one"):
+    with pytest.raises(BadDataError, match="row 3: The row has no eps_id: write a value"):
         read(tmp_path).read_all()
 
 
