@@ -41,8 +41,9 @@ _kinds: weakref.WeakKeyDictionary[EnvCreator, list[tuple[dict[str, Any], Kind]]]
 
 @contextlib.contextmanager
 def creators_called_once() -> Iterator[None]:
-    """Context manager that avoids repeated calls of users' env creators: environments that were created only to find
-    their kind are stored, `create` returns them later, and unused ones are closed at the end.
+    """Context manager that avoids repeated calls of users' env creators. Environments that were created only to find
+    their kind ("jax", "vector" or "single") are stored, and `create` returns them later. Unused ones are closed at the
+    end.
     """
     if _kept.get() is not None:
         yield

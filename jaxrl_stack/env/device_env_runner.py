@@ -564,8 +564,9 @@ class DeviceEnvRunner(EnvRunner):
         return min(int(self.config.evaluation_duration), self.num_envs)
 
     def _chunks(self, program: Any, state: RunnerState, count: Counting) -> Iterator[Chunk]:
-        """Runs the rollout program repeatedly until the evaluation (`count`) has the requested number of episodes or
-        steps; yields the state, the recorded steps and the mask of counted steps after each run.
+        """Runs the rollout program repeatedly until `count`, the counter of the evaluation's episodes and steps, has
+        reached the requested number. After each run, yields the state, the recorded steps and the mask of counted
+        steps.
         """
         weights, timeout_s = self._weights(), self.config.evaluation_sample_timeout_s
         started = time.monotonic()

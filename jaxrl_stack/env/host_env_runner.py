@@ -849,7 +849,8 @@ class HostEnvRunner(EnvRunner):
 
     def merge_connector_deltas(self) -> None:
         """Merges the statistics that this runner's connectors have collected since the last merge into the connectors'
-        running totals. If the group has only this runner, no other merge is needed.
+        running totals. In a group with only this runner, these totals are complete. `merge_connector_states` of the
+        group merges the statistics of several runners.
         """
         self._connectors.merge_deltas()
 

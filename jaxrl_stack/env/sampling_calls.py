@@ -87,8 +87,8 @@ def _pull_state(runner: Any, server: Any) -> None:
 
 
 def whole(numbered: tuple[int, Any], modules: Any) -> tuple[int, Any]:
-    """Joins the two values that `sampled_in_actor` returned (the numbered sample, and its columns or None) to
-    ``(number, sample)``, where `number` identifies the call; columns in Ray's object store are not fetched.
+    """Returns ``(number, sample)`` from the two values that `sampled_in_actor` returned; `number` identifies the call.
+    If the columns are in Ray's object store, the sample gets the reference `modules` to them; they are not fetched.
     """
     number, sample = numbered
     return number, sample if modules is None else sample.kept_at(modules)
