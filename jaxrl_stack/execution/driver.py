@@ -416,8 +416,8 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores a driver state that `get_state` returned. Components that are missing in the state, and the replay
-        buffer, do not change.
+        """Restores a driver state that `get_state` returned. The replay buffer does not change, nor do components that
+        `state` lacks.
 
         Raises:
             ValueError: If it does not fit. A part of it may have been restored then.

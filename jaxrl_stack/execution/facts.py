@@ -170,7 +170,8 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """Plans an update on samples (a call of `Place.update`): its sizes, such as the minibatch size.
+        """Plans a `Place.update` call, an update on the samples of the plan `samples`: the sizes of the update, such as
+        the number of epochs and the minibatch size.
 
         Args:
             samples: Plan of the samples on which the update is made, all shares together.

@@ -33,7 +33,7 @@ class HeldOutRows:
         self._checked(rows)
 
     def draw(self) -> Experience:
-        """Returns the recorded steps that the training step holds out, after checking their modules and sizes.
+        """Returns the recorded steps that are held out from training, after checking their modules and their number.
 
         Raises:
             ValueError, TypeError: See the class.

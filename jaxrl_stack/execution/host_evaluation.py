@@ -140,9 +140,9 @@ class HostEvaluation(Evaluation):
         skipped, most = self._num_skipped, self._driver.config.evaluation_error_after_n_consecutive_skips
         if most is not None and skipped > most:
             raise RuntimeError(
-                f"{skipped} evaluations in a row found no healthy EnvRunner actor, more than "
-                f"evaluation_error_after_n_consecutive_skips={most}. Repair the cause of their failures, or wait "
-                "longer: evaluation(evaluation_unhealthy_workers_timeout_s=...)."
+                f"{skipped} evaluations in a row found no healthy EnvRunner actor (limit: "
+                f"evaluation_error_after_n_consecutive_skips={most}). Find out why the actors fail, or wait longer for "
+                "them: evaluation(evaluation_unhealthy_workers_timeout_s=...)."
             ) from reason
         logger.warning("Evaluation after iteration %d skipped (%d in a row): %s", iteration, skipped, reason)
 

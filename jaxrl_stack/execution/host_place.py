@@ -349,8 +349,9 @@ class HostPlace(AsynchronousPlace):
         return newest_connector_states(states) if self._known is None else [state for _, state in states]
 
     def known_connectors(self) -> dict[str, Any] | None:
-        """State of the env-to-module pipeline, merged from all runners' reports. None if `request` did not ask for
-        reports; then the local runner's pipeline is current.
+        """Returns the state of the env-to-module pipeline, merged from the reports of all EnvRunner actors. None if
+        `request` was not called, or if it found no actors, or if actors do not merge their states; then
+        the runners' own pipelines contain the state.
         """
         if self._known is not None and self._connector_states:
             self._known = self._group.merge_connector_states(self._take_connector_states(), known=self._known)

@@ -429,7 +429,7 @@ def _counts(driver: Driver) -> _Counts:
 
 
 class _Trained(NamedTuple):
-    """Report that a learner actor returns to the `JoinedDriver` after a training step.
+    """Counters, times and logged values that a learner actor returns to the `JoinedDriver` after a training step.
 
     Attributes:
         counts: Counters of the driver.

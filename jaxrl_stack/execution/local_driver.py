@@ -86,7 +86,9 @@ class LocalDriver(Driver):
         return self.facts.plan_samples(num_steps, **sizes)
 
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """Plans an update in a user's training step (a call of `Place.update`): its sizes; see `Facts.plan_update`."""
+        """Plans a `Place.update` call of a user's training step: the sizes of the update, such as the number of epochs
+        and the minibatch size; see `Facts.plan_update`.
+        """
         return self.facts.plan_update(samples, **sizes)
 
     def components(self) -> list[tuple[str, Any]]:

@@ -281,7 +281,8 @@ class OfflineStep(TrainingStep):
 
     def draw_rows(self) -> Experience:
         """Draws a minibatch of recorded steps for computations without an update, such as losses of an evaluation. The
-        present module computes the additional columns, such as value targets.
+        learner's module computes the columns of `prepare`, such as value targets, once for each chunk of data in
+        memory; `prepare_anew` makes the next draw compute them again.
 
         Raises:
             ValueError: If the data is on the devices.

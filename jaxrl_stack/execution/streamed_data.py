@@ -324,8 +324,8 @@ class StreamedData:
         return self.inputs[0].passes
 
     def get_state(self, kept: None) -> dict[str, Any]:
-        """Returns the read positions in all data sets, with columns computed for their windows (chunks in memory), and
-        the number of drawn minibatches.
+        """Returns the read position in each data set, the additional columns computed for the data set's present window
+        (chunk in memory), and the number of drawn minibatches.
         """
         return {"num_draws": self.num_draws, "inputs": [own.get_state() for own in self.inputs]}
 
