@@ -232,8 +232,8 @@ class _WithPriorities(abc.ABC):
 
     @abc.abstractmethod
     def _sample(self, buffer: Any, number: int, gamma: float, beta: float, **which: Any) -> Any:
-        """Draws a batch of samples as columns from a host buffer; `which` are further arguments of the buffer's
-        sampling method. With the argument `modules_to_sample`, draws from each of these modules and returns
+        """Draws a batch of samples from a host buffer and returns its columns. The buffer's sampling method receives
+        the further arguments `which`; with ``modules_to_sample``, draws from each of these modules and returns
         ``{module_id: columns}``.
         """
 

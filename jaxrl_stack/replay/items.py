@@ -133,8 +133,8 @@ def device_windows(
     _require_windows(replay, length)
     if state.is_masked:
         raise ValueError(
-            "Windows of consecutive steps need rollouts without loss_mask, in which every environment makes a step at "
-            "each time. Draw with DeviceReplay.sample() or sample_sequences()."
+            "Windows of consecutive steps need rollouts without loss_mask, but this buffer stores masks, so steps can "
+            "be missing. Draw minibatches with DeviceReplay.sample() or sample_sequences()."
         )
     random = key if isinstance(key, RandomNumbers) else replay.random_numbers(key)
     start, env, _ = replay._draw(state, random.items, 0.0, None)
