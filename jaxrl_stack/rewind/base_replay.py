@@ -78,7 +78,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
     @property
     @abc.abstractmethod
     def devices(self) -> Sequence[Device] | None:
-        """Devices that `trained` learns on; None if its learners are actors."""
+        """Devices on which the algorithm or population `trained` learns; None if its learners are actors."""
 
     @abc.abstractmethod
     def state(self) -> Mapping[str, Any]:
@@ -107,7 +107,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         return [member for member, own in recorded.items() if own != present.get(member)]
 
     def changes(self, last: int) -> Iterator[str]:
-        """Yields a sentence for each change of the files since they were written.
+        """Yields a sentence for each change of the stored files, such as checkpoints, since they were written.
 
         Args:
             last: Last iteration whose checkpoint is read.
@@ -180,8 +180,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         self.trained._repeat_iteration(self.prepare())
 
     def prepare(self) -> int:
-        """Applies the commands (recorded calls) before the next iteration; returns the iteration's number of training
-        steps.
+        """Applies the commands (recorded calls) that precede the next iteration and are not applied yet. Returns this
+        iteration's number of training steps.
         """
         iteration = self.trained.iteration + 1
         recorded = self.timeline.recorded(iteration)
@@ -189,7 +189,9 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         return recorded.num_training_steps
 
     def catch_up_with(self, checkpoint: StoredCheckpoint) -> None:
-        """Applies the remaining commands (recorded calls) whose effects a checkpoint of this iteration contains."""
+        """Applies the commands (recorded calls) that precede a checkpoint of the present iteration and are not applied
+        yet.
+        """
         self._catch_up(self.timeline.commands_at(checkpoint))
 
     def _catch_up(self, number: int) -> None:

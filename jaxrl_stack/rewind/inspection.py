@@ -390,8 +390,8 @@ def inspect_run(
     """Inspects an iteration of a run; see `Run.inspect`."""
     if (num_members := run.origin.get("num_members") or 1) > 1:
         raise ValueError(
-            f"{run.folder or run.name}: is one of {num_members} members of a population, whose numbers are not "
-            f"bit-identical to a separate run's. Train it separately, config.debugging(seed=...), and inspect that run."
+            f"{run.folder or run.name}: is one of {num_members} members of a population, so its numbers are not "
+            "bit-identical to a separate run. Train it separately, config.debugging(seed=...), and inspect that run."
         )
     replay = Replay(run, config=config, allow=allow)
     num_training_steps = replay.run_to_before(iteration)
@@ -418,7 +418,7 @@ def _check(algorithm: Algorithm) -> None:
         if number:
             method = name.removeprefix("num_")
             raise ValueError(
-                f"inspect() with {name}={number}: updates of actors are not recorded. Set {method}({name}=0)."
+                f"inspect() with {name}={number}: updates are recorded only without actors. Set {method}({name}=0)."
             )
     if config.disable_jit:
         raise ValueError(

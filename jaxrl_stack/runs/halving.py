@@ -58,8 +58,8 @@ class Halving:
     @property
     def rungs(self) -> list[float]:
         """Times at which successive halving compares runs and ends the worst: all
-        ``grace_period * reduction_factor**k`` below `max_t`, for k = 0, 1, ... A rung at `max_t` itself counts only if
-        runs do not end at `max_t`.
+        ``grace_period * reduction_factor**k`` below `max_t`, for k = 0, 1, ... If runs do not end at `max_t`
+        (``stop_last_trials=False``), a time equal to `max_t` is also included.
         """
         found, rung = [], self.grace_period
         while rung < self.max_t or (rung == self.max_t and not self.stop_last_trials):

@@ -370,8 +370,8 @@ class Trainer:
         folder: SeriesFolder,
         runs: dict[int, Run],
     ) -> bool:
-        """Trains the runs with the indices `places` as members of one population, at most as many as fit into memory.
-        Returns False after Ctrl-C.
+        """Trains the runs with the indices `places` as members of one population, and adds them to `runs`. If not all
+        fit into memory, trains only the first of them. Returns False after Ctrl-C.
         """
         search, directory = self._search, trials[0].base.results_dir
         own = [trials[place].without_folder() for place in places]

@@ -65,7 +65,9 @@ class RandomSearch:
         return True
 
     def suggest(self, trial_id: str) -> Any:
-        """Returns the next combination; `FINISHED` after the last one of a grid without sampled values."""
+        """Returns the next combination of settings. If no setting is sampled, returns `FINISHED` after the last
+        combination of the grid.
+        """
         if not self._sampled and self._position == len(self._grid):
             return FINISHED
         one = self._grid[self._position % len(self._grid)]
