@@ -185,7 +185,9 @@ class SourceCode:
         self.edits.append(Edit(position, position, text))
 
     def insert_lines(self, line: int, text: str) -> None:
-        """Inserts `text` as whole lines above a line of the script and the to-do comments of this line."""
+        """Inserts `text` as whole lines above a line of the script. If to-do comments are inserted above the same line,
+        `text` precedes them.
+        """
         self._new_lines.append(Edit(self.line_start(line), self.line_start(line), text))
 
     def line_start(self, line: int) -> int:

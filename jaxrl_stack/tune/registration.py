@@ -113,7 +113,9 @@ def _accept_classes() -> None:
 
 
 def _accept_configs() -> None:
-    """Makes ``param_space=`` accept an AlgorithmConfig; needs both packages to be imported."""
+    """Makes ``tune.Tuner(param_space=...)`` accept an AlgorithmConfig. Does nothing before ``ray.tune`` and the module
+    of AlgorithmConfig are both imported.
+    """
     if "ray.tune" in sys.modules and _CONFIG_MODULE in sys.modules:
         from ray.tune.tune import _Config
 

@@ -130,8 +130,8 @@ class FaultTolerantActorManager:
         return sum(tag is None or request.tag == tag for request in self._requests.values())
 
     def async_request_refs(self, tag: str) -> list[Any]:
-        """References to the results, not fetched so far, of the asynchronous calls with a tag (the caller's label for
-        calls).
+        """Ray references to the results of the asynchronous calls with a tag (the caller's label for calls). Results
+        that were already fetched are not included.
         """
         return [ref for ref, request in self._requests.items() if request.tag == tag]
 
@@ -201,10 +201,10 @@ class FaultTolerantActorManager:
         self.backend.kill(actor, restart=True)
 
     def take_losses(self) -> list[CallResult]:
-        """Returns the failed calls that have revealed lost actors since the last `take_losses`. The list contains only
-        calls whose outcome no other method returns.
+        """Returns the failed calls that showed, since the last `take_losses`, that an actor is lost.
 
-        These are pings of this manager, and calls that did not wait for results (``timeout_seconds=0``).
+        The list contains only calls whose outcome no other method returns: pings of this manager, and calls that did
+        not wait for results (``timeout_seconds=0``).
         """
         losses, self._unreported = self._unreported, RemoteCallResults()
         return losses

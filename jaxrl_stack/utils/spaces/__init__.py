@@ -475,11 +475,11 @@ MAX_SPACE_ELEMENTS = 1 << 24
 
 
 def num_described_entries(description: Any) -> int:
-    """Counts the entries of a space in a description by `space_to_dict`, including all parts, without creating the
-    space.
+    """Counts the entries of a space from its description by `space_to_dict`, including the entries of nested spaces.
+    Does not create the space.
 
     Raises:
-        ValueError: A shape is none.
+        ValueError: If a shape in the description is not valid.
     """
     total = 0
     waiting = [description]
