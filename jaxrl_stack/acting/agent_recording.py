@@ -428,8 +428,8 @@ class AgentRecordings:
         return {mid: recording.columns() for mid, recording in self.of_modules.items()}
 
     def starts(self) -> dict[str, np.ndarray]:
-        """Returns whether the first complete step in each row of a module begins an episode, ``{module_id: bool [R]}``.
-        Each of a module's R rows is one agent in one environment; see `Part.starts`.
+        """Returns ``{module_id: bool [R]}``: whether the first complete step of each row begins an episode of the row's
+        agent. Each of a module's R rows is one agent in one environment; see `Part.starts`.
         """
         return {mid: np.array(recording.starts) for mid, recording in self.of_modules.items()}
 

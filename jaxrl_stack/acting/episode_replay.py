@@ -47,8 +47,8 @@ class EpisodeReplay:
         self._due = num_env_steps
 
     def pass_over_missed(self, lengths: Callable[[], np.ndarray]) -> None:
-        """If an error or Ctrl-C interrupted or prevented the last `replay`, callbacks have missed steps: discards the
-        unfinished episodes and logs a warning.
+        """Handles steps that the callbacks have missed, because an error or Ctrl-C interrupted or prevented the last
+        `replay`: discards the unfinished episodes and logs a warning. Does nothing if no steps were missed.
 
         Callbacks are called again for episodes that begin later.
 

@@ -408,9 +408,9 @@ def _all_names(value: Any) -> Iterator[Any]:
 
 
 def texts_that_import(value: Any) -> Iterator[tuple[str, str, str]]:
-    """Yields ``(kind, text, setting)`` for each string in the settings `value` that names code to import: an
-    environment such as ``"module:id"``, or the import path of a replay buffer. `value` contains objects or their JSON
-    form.
+    """Yields ``(kind, text, setting)`` for each string in settings that names code, which loading the settings would
+    import: an environment such as ``"module:id"``, or the import path of a replay buffer. The settings, `value`, are
+    objects or the JSON form of objects.
     """
     for items in _dicts_in(value):
         for name, item in items.items():

@@ -61,8 +61,8 @@ class AddStatesFromEpisodesToBatch(_PlaceOfArrays):
 
 
 class BatchIndividualItems(_PlaceOfArrays):
-    """Marks the position at which RLlib stacks lists of items into arrays; batches already contain arrays in this
-    package.
+    """Marks the position at which RLlib stacks lists of items into arrays; in this package, batches contain arrays from
+    the start.
     """
 
 

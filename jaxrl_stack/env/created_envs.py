@@ -42,8 +42,8 @@ _kinds: weakref.WeakKeyDictionary[EnvCreator, list[tuple[dict[str, Any], Kind]]]
 @contextlib.contextmanager
 def creators_called_once() -> Iterator[None]:
     """Context manager that avoids repeated calls of users' env creators. Environments that were created only to find
-    their kind ("jax", "vector" or "single") are stored, and `create` returns them later. Unused ones are closed at the
-    end.
+    their kind ("jax", "vector" or "single") are stored, and `create` returns them later. Stored environments that
+    `create` has not returned are closed at the end of the ``with`` block.
     """
     if _kept.get() is not None:
         yield

@@ -849,8 +849,8 @@ class HostEnvRunner(EnvRunner):
 
     def merge_connector_deltas(self) -> None:
         """Merges the statistics that this runner's connectors have collected since the last merge into the connectors'
-        running totals. In a group with only this runner, these totals are complete. `merge_connector_states` of the
-        group merges the statistics of several runners.
+        running totals. In a group with only this runner, these totals are complete.
+        `EnvRunnerGroup.merge_connector_states` merges the statistics of several runners.
         """
         self._connectors.merge_deltas()
 

@@ -88,7 +88,8 @@ def _pull_state(runner: Any, server: Any) -> None:
 
 def whole(numbered: tuple[int, Any], modules: Any) -> tuple[int, Any]:
     """Returns ``(number, sample)`` from the two values that `sampled_in_actor` returned; `number` identifies the call.
-    If the columns are in Ray's object store, the sample gets the reference `modules` to them; they are not fetched.
+    If the columns are in Ray's object store, `modules` is a reference to the columns; the returned sample contains this
+    reference, and the columns are not fetched.
     """
     number, sample = numbered
     return number, sample if modules is None else sample.kept_at(modules)

@@ -39,13 +39,13 @@ class SentStates:
                 sent[:] = [*(old for old in sent if not old.parts <= new.parts), new]
 
     def take_waiting(self, actor_id: int) -> dict[str, Any]:
-        """Returns the states to send with an actor's next call as keyword arguments of `set_states`, in their order.
+        """Returns the states to send with an actor's next call as keyword arguments of `set_states`, oldest first.
         Later calls of `take_waiting` do not return them again.
         """
         return _numbered(self._waiting.pop(actor_id, []))
 
     def all_of(self, actor_id: int) -> dict[str, Any]:
-        """Returns all states of an actor, for its restart, as keyword arguments of `set_states`, in their order. Later
+        """Returns all states of an actor, for its restart, as keyword arguments of `set_states`, oldest first. Later
         calls of `take_waiting` do not return them again.
         """
         self._waiting.pop(actor_id, None)

@@ -141,8 +141,8 @@ class HostEvaluation(Evaluation):
         if most is not None and skipped > most:
             raise RuntimeError(
                 f"{skipped} evaluations in a row found no healthy EnvRunner actor (limit: "
-                f"evaluation_error_after_n_consecutive_skips={most}). Find out why the actors fail, or wait longer for "
-                "them: evaluation(evaluation_unhealthy_workers_timeout_s=...)."
+                f"evaluation_error_after_n_consecutive_skips={most}). Correct the cause of the actors' failures, or "
+                "wait longer for the actors: evaluation(evaluation_unhealthy_workers_timeout_s=...)."
             ) from reason
         logger.warning("Evaluation after iteration %d skipped (%d in a row): %s", iteration, skipped, reason)
 

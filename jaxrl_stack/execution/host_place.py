@@ -349,9 +349,10 @@ class HostPlace(AsynchronousPlace):
         return newest_connector_states(states) if self._known is None else [state for _, state in states]
 
     def known_connectors(self) -> dict[str, Any] | None:
-        """Returns the state of the env-to-module pipeline, merged from the reports of all EnvRunner actors. None if
-        `request` was not called, or if it found no actors, or if actors do not merge their states; then
-        the runners' own pipelines contain the state.
+        """Returns the state of the env-to-module pipeline, merged from the reports of all EnvRunner actors.
+
+        Returns None if `request` was not called since `forget_samples`, if there are no EnvRunner actors, or if the
+        config does not merge the actors' states. `HostDriver.env_to_module_state` then reads the state from a runner.
         """
         if self._known is not None and self._connector_states:
             self._known = self._group.merge_connector_states(self._take_connector_states(), known=self._known)

@@ -282,7 +282,8 @@ class OfflineStep(TrainingStep):
     def draw_rows(self) -> Experience:
         """Draws a minibatch of recorded steps for computations without an update, such as losses of an evaluation. The
         learner's module computes the columns of `prepare`, such as value targets, once for each chunk of data in
-        memory; `prepare_anew` makes the next draw compute them again.
+        memory; `prepare_anew` makes the next draw compute them again. If a user's `OfflineData.sample` provides the
+        minibatch, the user's object must provide these columns.
 
         Raises:
             ValueError: If the data is on the devices.

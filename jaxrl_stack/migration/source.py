@@ -186,7 +186,7 @@ class SourceCode:
 
     def insert_lines(self, line: int, text: str) -> None:
         """Inserts `text` as whole lines above a line of the script. If to-do comments are inserted above the same line,
-        `text` precedes them.
+        `text` precedes the comments.
         """
         self._new_lines.append(Edit(self.line_start(line), self.line_start(line), text))
 

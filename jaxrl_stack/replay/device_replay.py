@@ -971,7 +971,7 @@ class DeviceReplay:
                     raise ValueError(
                         f"Column {name!r} has shape {tuple(leaf.shape)}, but a replay buffer of "
                         f"num_envs={self.num_envs} takes [T, {self.num_envs}, ...]. Correct the shape, or create "
-                        "DeviceReplay(num_envs=...) for rollouts of this size."
+                        "DeviceReplay(num_envs=...) with the rollout's number of environments."
                     )
         for leaf in jax.tree.leaves(columns[Columns.OBS]):
             if self.num_frames > 1 and (len(leaf.shape) < 3 or leaf.shape[-1] % self.num_frames):

@@ -232,9 +232,9 @@ class _WithPriorities(abc.ABC):
 
     @abc.abstractmethod
     def _sample(self, buffer: Any, number: int, gamma: float, beta: float, **which: Any) -> Any:
-        """Draws a batch of samples from a host buffer and returns its columns. The buffer's sampling method receives
-        the further arguments `which`; with ``modules_to_sample``, draws from each of these modules and returns
-        ``{module_id: columns}``.
+        """Draws a batch of samples from a host buffer and returns the batch's columns. `which` are further arguments of
+        the buffer's sampling method. If they include ``modules_to_sample``, a list of module ids, draws a batch for
+        each of these modules and returns ``{module_id: columns}``.
         """
 
     def _split(self, columns: dict[str, Any], number: int) -> tuple[dict[str, Any], Any]:

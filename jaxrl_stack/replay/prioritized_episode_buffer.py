@@ -96,7 +96,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
         Raises:
             ValueError: If the number of priorities differs from the number of items, a priority is not finite,
-                `indices` are not from this buffer, or nothing was sampled since the last call.
+                `indices` are not int64 or contain a position outside of this buffer, or nothing was sampled since the
+                last call.
         """
         values = arithmetic.magnitudes(np, np.asarray(priorities, np.float64))
         items = np.asarray(self._last_sampled if indices is None else indices)
@@ -108,8 +109,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._store.own()
         if items.dtype != np.int64 or np.count_nonzero(items & 0xFFFFFFFF >= self._store.num_rows):
             raise ValueError(
-                f"update_priorities(indices=...): these indices ({items.dtype}) are not from a sample of this buffer. "
-                "Pass the unchanged batch_indexes (int64) of the sample: indices=batch['batch_indexes']."
+                f"update_priorities(indices=...): the {items.dtype} indices are not the batch_indexes of a sample of "
+                "this buffer. Pass the sample's batch_indexes (int64) unchanged: indices=batch['batch_indexes']."
             )
         rows, generations = items & 0xFFFFFFFF, items >> 32
         is_there = (self._store.generation[rows] == generations) & (self._store.next[rows] >= 0)

@@ -391,7 +391,8 @@ def inspect_run(
     if (num_members := run.origin.get("num_members") or 1) > 1:
         raise ValueError(
             f"{run.folder or run.name}: is one of {num_members} members of a population, so its numbers are not "
-            "bit-identical to a separate run. Train it separately, config.debugging(seed=...), and inspect that run."
+            "bit-identical to the numbers of a separate run. Train the member separately, with "
+            "config.debugging(seed=...), and inspect that run."
         )
     replay = Replay(run, config=config, allow=allow)
     num_training_steps = replay.run_to_before(iteration)

@@ -368,7 +368,9 @@ def _check_same_settings(config: AlgorithmConfig, run: Run) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether ``params.json`` stores a value exactly: it consists only of numbers, text, lists, dicts and None."""
+    """Whether a value consists only of numbers, text, lists, dicts and None; ``params.json`` stores such values
+    exactly.
+    """
     if isinstance(value, Mapping):
         return all(map(_is_plain, value.values()))
     if isinstance(value, list | tuple):

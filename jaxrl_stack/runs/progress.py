@@ -62,8 +62,9 @@ class Silence:
         """Called after every iteration, so that a display can show the result; does nothing in this base class."""
 
     def waiting(self, line: str) -> None:
-        """Called with each line of text about actors that wait for Ray resources, so that a display can show it; does
-        nothing in this base class. The caller is the thread that waits for the actors.
+        """Called with each line of text about actors that do not start yet, for example because they wait for Ray
+        resources, so that a display can show the line; does nothing in this base class. The caller is the thread that
+        waits for the actors.
         """
 
     def stopping(self) -> None:

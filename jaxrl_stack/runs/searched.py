@@ -370,8 +370,9 @@ class Trainer:
         folder: SeriesFolder,
         runs: dict[int, Run],
     ) -> bool:
-        """Trains the runs with the indices `places` as members of one population, and adds them to `runs`. If not all
-        fit into memory, trains only the first of them. Returns False after Ctrl-C.
+        """Trains the runs with the indices `places` as members of one population, and adds the trained runs to `runs`,
+        ``{index: run}``. If memory is too small for all, trains only the first indices, as many as fit. Returns False
+        after Ctrl-C.
         """
         search, directory = self._search, trials[0].base.results_dir
         own = [trials[place].without_folder() for place in places]

@@ -253,9 +253,8 @@ class Timeline(BaseTimeline[RecordedIteration]):
 
     @property
     def _began_at(self) -> int:
-        """Number of the last command (recorded method call) before the recorded iterations that changed the run's
-        iteration, such as a restore; 0 without such a command. The number is the command's line in ``commands.jsonl``,
-        from 1.
+        """Line number in ``commands.jsonl``, from 1, of the last command (recorded method call) that changed the run's
+        iteration, such as a restore. Only commands before the recorded iterations count; 0 without such a command.
         """
         return max((own.number for own in self._commands_before if own.iteration != own.iteration_after), default=0)
 

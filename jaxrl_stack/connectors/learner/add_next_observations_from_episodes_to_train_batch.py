@@ -16,8 +16,8 @@ from jaxrl_stack.ops.masks import expand
 class AddNextObservationsFromEpisodesToTrainBatch(ConnectorV2):
     """Adds NEXT_OBS, the module's input after each step and before any reset, for example to train a world model.
 
-    If environments run on the host, their runners then also record the observations after steps that terminated an
-    episode. Batches that already have NEXT_OBS do not change.
+    If environments run on the host, this connector makes their runners also record the observations after steps that
+    terminated an episode. Batches that already have NEXT_OBS do not change.
     """
 
     needs_all_final_obs = True

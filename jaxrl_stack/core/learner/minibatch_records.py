@@ -165,8 +165,9 @@ class MinibatchRecords:
         return {mid: own * counts[mid] for mid, own in found.items()}, rest
 
     def _shown(self, module_id: ModuleID, rows: jax.Array, index: jax.Array | None) -> Record:
-        """Returns entries of a minibatch's debugging record, for the rows at the positions `rows` in the minibatch: the
-        indices that locate each row (item, shard and step), and the row's columns.
+        """Returns entries of a minibatch's debugging record for the rows at the positions `rows` in the minibatch: the
+        indices that locate each row (item, shard, and step if an item has several rows; for sampled blocks also time
+        step and index on axis B), and the row's columns without the loss mask, PRNG keys and large arrays.
 
         Args:
             module_id: The module.
