@@ -366,7 +366,7 @@ def test_arrays_have_a_time_axis_and_are_no_longer_added_to():
     )
     assert episode.get_observations([0, 1], fill=0)["b"].tolist() == [2, 0]
     assert episode.get_rewards(0) == {"a": 1.0, "b": 0.0}
-    with pytest.raises(RuntimeError, match="has arrays"):
+    with pytest.raises(RuntimeError, match="no step can be added after to_numpy"):
         step(episode, {}, {"a": 0}, {})
     successor = episode.cut(1)
     step(successor, {"b": 1}, {"a": 0}, {"b": 2.0})
