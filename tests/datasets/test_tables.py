@@ -309,7 +309,10 @@ def changed(**changes):
         ({"id_": "a"}, "are missing"),
         ([], r"not a packed \(serialized\) episode"),
         (changed(actions={b"nd": True, b"type": "|O", b"kind": b"O", b"shape": [1], b"data": b"x"}), "Python objects"),
-        (changed(actions={b"nd": True, b"type": "<f4", b"kind": b"", b"shape": [3], b"data": b"x"}), "has 1 bytes instead of 12"),
+        (
+            changed(actions={b"nd": True, b"type": "<f4", b"kind": b"", b"shape": [3], b"data": b"x"}),
+            "has 1 bytes instead of 12",
+        ),
         (
             changed(actions={b"nd": True, b"type": "<M8", b"kind": b"", b"shape": [1], b"data": b"12345678"}),
             "array of numbers",
