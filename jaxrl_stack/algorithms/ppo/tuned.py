@@ -206,8 +206,6 @@ def _minatar_settings(
     }
 
 
-_PUREJAXRL = FromLiterature("near luchris429/purejaxrl, examples/brax_minatar.ipynb; 5M steps, with convolutions")
-
 # Velocities are in no observation: an LSTM has to tell them.
 _STATELESS: dict[str, Any] = _USUAL | {
     "num_env_runners": 0,
@@ -276,8 +274,12 @@ RECORDS: dict[str, Tuned] = {
     "gymnax/Asterix-MinAtar": Tuned(
         Measured(12.0, 10_000_000, (2_072_576, 1_179_648, 1_564_672)), _minatar_settings(1e-3, 0.01, 5_000_000, 64, 0.2)
     ),
-    "gymnax/Freeway-MinAtar": Tuned(_PUREJAXRL, _minatar_settings(1e-3, 0.01, 5_000_000, 64, 0.2)),
-    "gymnax/SpaceInvaders-MinAtar": Tuned(_PUREJAXRL, _minatar_settings(1e-3, 0.01, 5_000_000, 64, 0.2)),
+    "gymnax/Freeway-MinAtar": Tuned(
+        Scored(5_000_000, (50.58, 64.49, 65.22)), _minatar_settings(1e-3, 0.01, 5_000_000, 64, 0.2)
+    ),
+    "gymnax/SpaceInvaders-MinAtar": Tuned(
+        Scored(5_000_000, (153.16, 158.12, 158.66)), _minatar_settings(1e-3, 0.01, 5_000_000, 64, 0.2)
+    ),
     "gymnax/Reacher-misc": Tuned(Measured(20.0, 500_000, (147_456, 40_960, 180_224)), _DEVICE),
     "gymnax/PointRobot-misc": Tuned(Measured(3.5, 1_000_000, (630_784, 442_368, 598_016)), _DEVICE),
     "brax/inverted_pendulum": Tuned(FromLiterature(_BRAX_NOTEBOOK.format("2M")), _brax_settings(2048, 5, 32, 1024, 4)),
