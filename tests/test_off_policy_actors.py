@@ -229,15 +229,17 @@ def test_gone_on_with_other_values_of_traced_settings(monkeypatch):
 class ReportsEpsilon(DefaultDQNRLModule):
     def _forward_exploration(self, batch, t=None, epsilon=None, **kwargs):
         out = super()._forward_exploration(batch, t=t, epsilon=epsilon, **kwargs)
-        return {**out, "epsilon": epsilon * np.ones(2, np.float32)}
+        return {**out, "epsilon": epsilon * np.ones(2, np.float32), "asked_at": t * np.ones(2, np.float32)}
 
 
 def test_epsilon_follows_its_schedule_at_every_step():
     asked = config(epsilon=[(0, 1.0), (100, 0.0)]).rl_module(rl_module_spec=RLModuleSpec(ReportsEpsilon))
     runner = SingleAgentEnvRunner(config=asked)
-    blocks = [runner.sample_block(num_steps=n).experience.modules[DEFAULT_MODULE_ID]["epsilon"] for n in (3, 2)]
-    expected = 1.0 - np.arange(5) * 2 / 100
-    np.testing.assert_allclose(np.concatenate(blocks), np.stack([expected, expected], 1), rtol=1e-6)
+    blocks = [runner.sample_block(num_steps=n).experience.modules[DEFAULT_MODULE_ID] for n in (3, 2)]
+    steps = np.arange(5) * 2
+    for name, expected in (("epsilon", 1.0 - steps / 100), ("asked_at", steps)):
+        found = np.concatenate([block[name] for block in blocks])
+        np.testing.assert_allclose(found, np.stack([expected, expected], 1), rtol=1e-6)
     # Steps of all runners count: as many as this one has made, times three.
     others = SingleAgentEnvRunner(config=asked, worker_index=1, num_workers=3)
     found = others.sample_block(num_steps=3).experience.modules[DEFAULT_MODULE_ID]["epsilon"][:, 0]

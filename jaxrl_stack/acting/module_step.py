@@ -314,7 +314,7 @@ class ModuleStep:
         inputs = as_sequences(batch[mid])
         if context.explore:
             settings = {name: context.settings[mid][name] for name in module.exploration_settings}
-            outputs = module.forward_exploration(inputs, t=context.step, **settings)
+            outputs = module.forward_exploration(inputs, t=counters.as_float(context.step), **settings)
         else:
             outputs = module.forward_inference(inputs)
         if Columns.STATE_IN in inputs:

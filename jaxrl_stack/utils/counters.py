@@ -45,7 +45,10 @@ def from_int(n: int) -> np.ndarray:
 
 def of_steps(num_steps: Any) -> jax.Array:
     """Converts a number of env steps to a counter ``uint32[2]``. The number is a scalar, a counter, or None for 0."""
-    steps = jnp.asarray(0 if num_steps is None else num_steps).astype(jnp.uint32)
+    steps = jnp.asarray(0 if num_steps is None else num_steps)
+    if jnp.issubdtype(steps.dtype, jnp.floating):
+        return _from_float(steps)
+    steps = steps.astype(jnp.uint32)
     return steps if steps.ndim else jnp.stack([jnp.zeros_like(steps), steps])
 
 
@@ -78,6 +81,11 @@ def add(counter: Any, n: Any) -> Any:
     return two_words.add(jnp.asarray(counter), jnp.stack([jnp.zeros_like(n), n], axis=-1))
 
 
+def as_float(counter: Any) -> jax.Array:
+    """Converts a counter, ``uint32[..., 2]``, to its nearest float32 ``[...]``."""
+    return difference(counter, zero())
+
+
 def as_floats(counter: Any) -> tuple[jax.Array, jax.Array]:
     """Splits a counter into two float32 numbers whose float64 sum is the counter: its nearest float32, and the
     remainder.
@@ -88,10 +96,14 @@ def as_floats(counter: Any) -> tuple[jax.Array, jax.Array]:
     Returns:
         ``(float32[...], float32[...])``.
     """
-    nearest = difference(counter, zero())
-    high = jnp.floor(nearest / jnp.float32(_WORD))
-    rounded = jnp.stack([high, nearest - high * jnp.float32(_WORD)], axis=-1).astype(jnp.uint32)
-    return nearest, difference(counter, rounded)
+    nearest = as_float(counter)
+    return nearest, difference(counter, _from_float(nearest))
+
+
+def _from_float(n: jax.Array) -> jax.Array:
+    """Converts whole float32 numbers ``[...]`` in [0, 2**64) to counters ``uint32[..., 2]``."""
+    high = jnp.floor(n / jnp.float32(_WORD))
+    return jnp.stack([high, n - high * jnp.float32(_WORD)], axis=-1).astype(jnp.uint32)
 
 
 def difference(a: Any, b: Any) -> jax.Array:

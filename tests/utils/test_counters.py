@@ -56,6 +56,12 @@ def test_two_floats_are_the_whole_counter():
         assert float(parts[0]) == np.float32(n)
 
 
+@pytest.mark.parametrize("n", [None, 7, np.uint32(7), np.float32(7), np.float32(3 * 2**40), counters.from_int(2**40)])
+def test_numbers_of_steps_become_counters(n):
+    wanted = 0 if n is None else 2**40 if np.ndim(n) else int(n)
+    assert counters.to_int(jax.jit(counters.of_steps)(n)) == wanted
+
+
 def test_a_bounded_difference_is_an_int_of_ints_and_right_over_the_end_of_a_word():
     assert [counters.bounded_difference(a, 7, 5) for a in (3, 7, 9, 2**40)] == [0, 0, 2, 5]
     lower_words = np.array([2**32 - 3, 2**32 - 1, 1, 100], np.uint32)
