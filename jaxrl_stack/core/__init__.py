@@ -1,4 +1,4 @@
-"""Parts of an algorithm: columns, distributions, models, RLModules and Learners.
+"""Parts of an algorithm: names of batch columns, action distributions, models, RLModules and Learners.
 
 Names of agents, modules and components for all layers above; their values are RLlib's.
 """

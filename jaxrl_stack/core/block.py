@@ -132,8 +132,8 @@ class Block:
 
     @classmethod
     def of_rollout(cls, columns: dict[str, Any], layout: Layout, num_fragments: int, earlier: Any = None) -> Self:
-        """Builds a block from one on-device rollout ``[R * T, B, ...]``: cuts it in time into R fragments of equal
-        length, and places them side by side on axis 1.
+        """Builds a block from one on-device rollout ``[R * T, B, ...]``: cuts the rollout into R fragments of T
+        successive steps, and places the fragments side by side on axis 1, ``[T, R * B, ...]``.
 
         Args:
             columns: ``{column: pytree [R * T, B, ...]}``, with the recurrent states of all steps.
@@ -175,8 +175,8 @@ class Block:
         return cls(columns, layout)
 
     def as_planned(self, layout: Layout | None) -> Self:
-        """Returns the block with the given `Layout` (static description of its columns), or unchanged if it has a
-        layout already.
+        """Returns a copy of the block that has the given `layout`, a static description of its columns. If the block
+        already has a layout, returns the block unchanged.
         """
         return self if self.layout is not None else dataclasses.replace(self, layout=layout)
 
@@ -212,8 +212,9 @@ class Block:
             )
 
     def check_shapes(self, module_id: str, module: RLModule) -> None:
-        """Checks that all columns of the block have the same leading axes ``(T, B)``, and that recurrent states match
-        the module: one per chunk (training sequence), or none for a module without a recurrent state.
+        """Raises a ValueError if the columns of the block do not all have the same leading axes ``(T, B)``, or if
+        recurrent states do not match the module. A recurrent module needs one state per chunk (training sequence),
+        other modules none.
 
         Raises:
             ValueError: If shapes do not match.
@@ -244,8 +245,8 @@ class Block:
 
     @property
     def known_layout(self) -> Layout:
-        """`Layout` of the block (static description of its columns). A block that a user builds has no layout until
-        `of_module` returns a copy with one.
+        """`Layout` of the block (static description of its columns). The block must have a layout: if a user built the
+        block without one, call `of_module` first, which returns a copy with a layout.
         """
         assert self.layout is not None, "the layout of a block that was not planned is known with its module"
         return self.layout
@@ -289,18 +290,18 @@ class Block:
         return self.columns
 
     def fits_minibatches(self, num_rows: int) -> bool:
-        """Whether `num_rows` rows of a minibatch can be whole env steps: a row is a step of one agent, and a whole env
-        step has one row per agent. `num_rows` must be a multiple of the layout's `num_agents`, which is 1 if
+        """Whether a minibatch of `num_rows` rows (steps of single agents) can consist of whole env steps, each with one
+        row per agent. This is so if `num_rows` is a multiple of `num_agents` of the layout; `num_agents` is 1 if
         minibatches draw rows one by one.
         """
         return num_rows % self.known_layout.num_agents == 0
 
     def rows_of_observations(self, function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """Prepares the evaluation of `function`, a function of observations, at selected steps of the block.
+        """Prepares the evaluation of `function`, a function of observations, at selected steps of the block. Returns
+        two pairs ``(inputs, f)``: the first for the observations before each step, the second for the observations
+        after the step. ``f(selected inputs)`` returns the results of `function` at the selected steps.
 
-        Returns two pairs ``(inputs, f)``. `inputs` has one entry per step, ``[T * B, ...]``. ``f(selected inputs)``
-        returns the results of `function` at the selected steps. The first pair is for the observations before each
-        step, the second for the observations after it. See `frames.rows_of_block`.
+        `inputs` has one entry per step, ``[T * B, ...]``. See `frames.rows_of_block`.
         """
         return frames.rows_of_block(self.columns, self.known_layout.num_frames, function)
 
@@ -327,8 +328,8 @@ class Block:
         return dataclasses.replace(self, layout=self.known_layout.with_rows_apart())
 
     def chunks(self, length: int) -> dict[str, Any]:
-        """Cuts the steps of the block into chunks (training sequences) of equal length; observations must contain all
-        stacked frames.
+        """Cuts the steps of the block into chunks (training sequences) of L steps, and returns the columns as
+        ``[G, B, L, ...]`` with ``G = ceil(T / L)``. Observations in the block must contain all stacked frames.
 
         Args:
             length: ``L``; for a block with recurrent states its chunk length.

@@ -47,8 +47,9 @@ class RecordingId(NamedTuple):
 
 
 class Versions(NamedTuple):
-    """Lowest and highest version of the policy weights with which some steps were sampled. A version is a number of
-    updates: an int, or a uint32 array for steps on the device.
+    """Range of versions of the policy weights with which a set of steps was sampled, from the lowest to the highest
+    version. A version is the number of updates that led to the weights: an int, or a uint32 array for steps on the
+    device.
     """
 
     lowest: Any = 0
@@ -62,9 +63,9 @@ class Versions(NamedTuple):
 
 
 class AgentTimes(NamedTuple):
-    """For environments with several agents: times at which each step of an agent began and was complete, as NumPy
-    arrays. Times are counted in vector steps (steps of all environments at once) of the `sample()` call that returned
-    the `Part`.
+    """Times of agents' steps (NumPy arrays), for environments with several agents: when each step began, and when it
+    was complete. Times are counted in vector steps (steps of all environments at once) of the `sample()` call that
+    returned the `Part` with these times.
 
     Row ``s * B + i`` is agent s of the module in environment i. If the part continues the part before (see
     `RecordingId.serial`), the unfinished episode of environment i continues, too, unless ``ends[-1, i]`` is True in the
@@ -278,9 +279,9 @@ class Experience:
     def _joined_blocks(self) -> Mapping[str, Any]:
         if self.has_episodes:
             raise ValueError(
-                "This experience has episodes instead of columns, because of batch_mode='complete_episodes', "
-                "count_steps_by='agent_steps', learner connectors that run on the host, or an EnvRunner with a custom "
-                "sample(). Read Experience.episodes."
+                "This experience has episodes instead of columns. Read Experience.episodes. EnvRunners return episodes "
+                "if batch_mode='complete_episodes', count_steps_by='agent_steps', learner connectors run on the host, "
+                "or the EnvRunner has a custom sample()."
             )
         return _concatenated_blocks([part.fetched() for part in self.parts])
 
@@ -291,7 +292,9 @@ class Experience:
 
     @property
     def episodes(self) -> list[SingleAgentEpisode]:
-        """Episodes in all parts of this experience (one `Part` per `sample()` call)."""
+        """List of the `SingleAgentEpisode` objects in all parts of this experience (one `Part` per `sample()` call);
+        empty if the parts have columns instead of episodes.
+        """
         return [episode for part in self.parts for episode in part.episodes or ()]
 
     @property
@@ -301,7 +304,9 @@ class Experience:
 
     @property
     def num_agent_steps(self) -> Any:
-        """Number of agents' steps in this experience, as counted by the EnvRunners; an array for data on the device."""
+        """Number of agents' steps in this experience, as counted by the EnvRunners: an int, or an array if the data is
+        on the device.
+        """
         return sum(part.num_agent_steps for part in self.parts)
 
     @property
@@ -387,8 +392,8 @@ class Share:
 
     @property
     def num_env_steps(self) -> int:
-        """Number of environment steps in this learner's range of axis B, rounded: the steps of all `parts`, times the
-        fraction of their joined axis B that the range covers.
+        """Number of environment steps in this learner's data, rounded to an int: the steps of all `parts`, times the
+        fraction of axis B (of all `parts` together) that this learner gets.
         """
         return round(sum(part.num_env_steps for part in self.parts) * self.length / len(self.parts))
 
@@ -407,16 +412,16 @@ class Share:
         if any(part.shapes != parts[0].shapes for part in parts):
             shapes = listed({next(iter(part.shapes.values())) for part in parts})
             raise ValueError(
-                f"Samples that are split over learners must have the same shape; these have {shapes}. Make the number "
-                f"of samples a multiple of num_learners: then no sample is split."
+                f"EnvRunner samples [T, B, ...] that are split over learners must have the same T and B, but have "
+                f"{shapes}. Make the number of samples per update a multiple of num_learners: then no sample is split."
             )
         of_modules = {mid: self._bounds(num_columns) for mid, (_, num_columns) in parts[0].shapes.items()}
         runs = [part.run({mid: own[i] for mid, own in of_modules.items()}) for i, part in enumerate(parts)]
         return Experience((joined(runs),))
 
     def _bounds(self, num_columns: int) -> list[tuple[int, int]]:
-        """Returns, for each sample (part), the range ``(start, stop)`` of axis B that belongs to this learner. In every
-        sample, axis B has the size `num_columns`.
+        """Returns, for each sample (entry of `parts`), the range ``(start, stop)`` of indices on axis B that belongs to
+        this learner. `num_columns` is the size of axis B, which is the same in every sample.
         """
         start, stop = self.start * num_columns, (self.start + self.length) * num_columns
         if start.denominator > 1 or stop.denominator > 1:

@@ -56,9 +56,9 @@ def as_frames(columns: dict[str, Any], resets: np.ndarray, num_frames: int) -> d
 def of_rollout(
     columns: dict[str, Any], earlier: jax.Array, num_fragments: int, *, keeps_resets: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Computes the columns from which frame-stacked observations can be restored after a rollout of single frames is
-    cut into fragments. For each step, ``NUM_BEFORE`` is the number of earlier frames in the observation that belong to
-    the step's episode. ``FRAMES_BEFORE`` has the frames before each fragment.
+    """Computes two columns from which frame-stacked observations can be restored after a rollout of single frames is
+    cut into fragments. ``NUM_BEFORE`` is the number of earlier frames of the same episode in each step's observation.
+    ``FRAMES_BEFORE`` has the frames before each fragment.
 
     Args:
         columns: ``{column: pytree [R * T, B, ...]}``, results of `newest`, and ``RESETS``.
@@ -116,8 +116,9 @@ class FrameRows:
 
     @classmethod
     def of(cls, columns: dict[str, Any]) -> FrameRows:
-        """Creates `FrameRows` from flattened columns ``[T * B, ...]`` with one frame per step, and ``FRAMES_BEFORE``
-        ``[B, n - 1, ..., C]``, the frames before the block (n frames of C channels per observation).
+        """Creates `FrameRows` from the columns of a block ``[T, B, ...]``. Columns with one frame per step are
+        flattened, ``[T * B, ...]``. ``FRAMES_BEFORE``, ``[B, n - 1, ..., C]``, has the frames before the block, for
+        observations of n frames of C channels.
         """
         before, obs = jnp.swapaxes(columns[FRAMES_BEFORE], 0, 1), columns[Columns.OBS]
         frames = jnp.concatenate([before.reshape(-1, *obs.shape[1:]), obs])
@@ -143,7 +144,8 @@ def rows_of_block(
     columns: dict[str, Any], num_frames: int, function: Callable[[Any], Any]
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Prepares the evaluation of `function`, a function of observations, at selected steps of a block. Returns two
-    pairs ``(inputs, f)``: ``f(selected inputs)`` returns the results of `function` at the selected steps.
+    pairs ``(inputs, f)``: the first for the observations before each step, the second for the observations after the
+    step. ``f(selected inputs)`` returns the results of `function` at the selected steps.
 
     If the block stores whole observations, the returned inputs are the observations. If it stores single frames, inputs
     are row indices, and the returned functions restore the stacked observations before they call `function`.

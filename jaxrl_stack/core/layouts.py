@@ -56,8 +56,9 @@ class Layout:
         return tuple(name for name, is_there in own.items() if is_there)
 
     def num_rows(self, column: str, num_steps: int) -> int:
-        """Returns the size of a column's first axis in a block of `num_steps` steps: the number of chunks for recurrent
-        states, 1 for the frames before the first step, and `num_steps` for all other columns.
+        """Returns the size of the first axis of `column` in a block of `num_steps` steps: the number of chunks for
+        recurrent states (``STATE_IN``), 1 for the frames before the first step (``FRAMES_BEFORE``), and `num_steps` for
+        all other columns.
         """
         if column == Columns.STATE_IN and self.chunk_length is not None:
             return -(-num_steps // self.chunk_length)
@@ -71,8 +72,8 @@ class Layout:
         return {name: own for name, own in columns.items() if not others.get(name, False)}
 
     def with_states_of_all_steps(self) -> Layout:
-        """Returns a copy of this layout with ``chunk_length=1``, for blocks with the recurrent state before each step;
-        unchanged if the module has no recurrent state.
+        """Returns a copy of this layout for blocks that store the recurrent state before each step instead of one state
+        per chunk (``chunk_length=1``). Without a recurrent state, returns this layout unchanged.
         """
         return self if self.chunk_length is None else dataclasses.replace(self, chunk_length=1)
 
@@ -91,9 +92,9 @@ class Layout:
         return dataclasses.replace(self, num_agents=1)
 
     def masked_as(self, columns: Mapping[str, Any]) -> Layout:
-        """Returns this layout with `is_masked` True if `columns` contain ``LOSS_MASK``, else False; connectors may add
-        or remove this column. If `is_masked` changes, `num_agents` becomes 1: minibatches then draw each agent's row of
-        an env step independently.
+        """Returns this layout with `is_masked` True if `columns` contain ``LOSS_MASK`` (connectors may have added or
+        removed this column), else False. If `is_masked` changes, the result has ``num_agents=1``: minibatches then draw
+        each agent's row of an env step independently, not all agents' rows together.
         """
         is_masked = Columns.LOSS_MASK in columns
         return self if is_masked == self.is_masked else dataclasses.replace(self, is_masked=is_masked, num_agents=1)
@@ -134,9 +135,9 @@ class Layouts(Mapping[str, Layout]):
         return frozenset(mid for mid, own in self.items() if own.num_frames > 1)
 
     def masked_as(self, batch: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Returns a copy in which each layout's `is_masked` is True if the module's columns in `batch` contain
-        ``LOSS_MASK``, else False; connectors may add or remove this column. Modules that are not in `batch` keep their
-        layout. See `Layout.masked_as`.
+        """Returns a copy that matches the masks in `batch`: `is_masked` of a module's layout becomes True if the
+        module's columns in `batch` contain ``LOSS_MASK``, else False. Connectors may have added or removed this column.
+        Layouts of modules that are not in `batch` stay unchanged. See `Layout.masked_as`.
         """
         return type(self)({mid: own.masked_as(batch[mid]) if mid in batch else own for mid, own in self.items()})
 

@@ -1,4 +1,4 @@
-"""Action distributions on JAX arrays. They have no state: every draw takes a key."""
+"""Action distributions on JAX arrays. They store no random state: every method that draws samples takes a PRNG key."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ class Categorical(Distribution):
 
     @property
     def logits(self) -> jax.Array:
-        """Logits, float `[..., n]`; finite even for masked actions."""
+        """Unnormalised log-probabilities of the n actions, float `[..., n]`. Logits of masked actions are large
+        negative but finite, because -inf would cause NaNs.
+        """
         return _finite_logits(self._given)
 
     @property
@@ -122,7 +124,8 @@ class Categorical(Distribution):
 
     @property
     def _log_probs_by_action(self) -> jax.Array:
-        """Returns `log_probs` as `[n, ...]`: with this axis order, CPUs vectorize sums over a few actions.
+        """`log_probs` with the axis of the n actions first, `[n, ...]`: with this axis order, CPUs vectorize sums over
+        a few actions.
 
         The barrier prevents XLA from fusing the transposition into every use.
         """
@@ -142,7 +145,9 @@ class Categorical(Distribution):
 
 
 class _Reparameterized(Distribution):
-    """Distributions whose draws are differentiable functions of their parameters."""
+    """Base class of distributions whose draws are differentiable functions of the distribution's parameters
+    (reparameterization).
+    """
 
     def sample(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> jax.Array:
         return jax.lax.stop_gradient(self.rsample(key=key, sample_shape=sample_shape))
@@ -294,7 +299,7 @@ class Deterministic(Distribution):
 
     @classmethod
     def from_logits(cls, logits: jax.Array, *args: Any, **kwargs: Any) -> Deterministic:
-        """Creates the distribution from actions `[..., d]`."""
+        """Creates the distribution whose draws are always `logits`, the given actions `[..., d]`."""
         return cls(logits, event_ndim=1)
 
     def sample(self, *, key: jax.Array | None = None, sample_shape: SampleShape = ()) -> jax.Array:
@@ -378,7 +383,8 @@ class MultiCategorical(_Product):
     def from_logits(
         cls, logits: jax.Array, input_lens: list[int], temperatures: list[float] | None = None, **kwargs: Any
     ) -> MultiCategorical:
-        """Creates the distribution from the concatenated logits of all components.
+        """Creates the distribution from the concatenated logits of all action components, `[..., sum(input_lens)]`
+        (`input_lens`: number of choices of each component).
 
         Args:
             logits: Float `[..., sum(input_lens)]`.

@@ -45,8 +45,8 @@ class Carry(NamedTuple):
 
 
 class _Linearized(NamedTuple):
-    """Losses of a minibatch, their derivative as a linear function of parameter changes (see `LinearizedLosses`), and
-    auxiliary outputs.
+    """Result of `GradientStep._linearized`: losses of a minibatch, their derivative as a linear function of parameter
+    changes (see `LinearizedLosses`), and auxiliary outputs of the losses.
     """
 
     values: dict[ModuleID, Any]
@@ -71,7 +71,8 @@ class _Shares(NamedTuple):
 
 
 class GradientStep:
-    """Function that makes one gradient step on a minibatch, called while the update is traced.
+    """Callable that makes one gradient step on a minibatch. It is called while JAX traces the update, and becomes a
+    part of the compiled program.
 
     Args:
         learner: The learner, whose hooks are looked up during tracing.
@@ -201,8 +202,8 @@ def _log_finiteness(
 
 
 def row_counts(items: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str | None) -> dict[ModuleID, jax.Array]:
-    """Returns the mean number of valid rows (not masked) per device in a minibatch, ``{module_id: float32}``; 1 if no
-    row is valid.
+    """Returns the number of valid rows (not masked) of each module in a minibatch, averaged over the devices,
+    ``{module_id: float32}``. If no row of a module is valid, the number is 1, so that means over the rows are 0.
     """
     counts = {}
     for mid, own in items.items():

@@ -65,8 +65,8 @@ class RowForm:
         return items
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns one row of each drawn item: the items unchanged, because each item is a single row. `step`, ``[m]``,
-        the index of the row in each item, is ignored.
+        """Returns one row of each drawn item. Each item is a single row, so returns `items` unchanged, and ignores
+        `step`, ``[m]``, the index of the row in each item.
         """
         return items
 
@@ -79,8 +79,8 @@ class RowForm:
         return columns, module.forward_train(columns)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the maximum number of steps in a microbatch, so that backpropagation through them needs about as much
-        memory as backpropagation through `num_rows` single steps.
+        """Returns the maximum number of steps in a microbatch. Backpropagation through a microbatch of this size needs
+        about as much memory as through `num_rows` single steps.
         """
         return num_rows
 
@@ -107,7 +107,8 @@ class EnvStepForm(RowForm):
         return self.num_agents
 
     def cut(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Groups the rows of a sampled block by environment step: adds an axis of agents to its columns.
+        """Groups the rows of a sampled block by env step: columns ``[T, B, ...]`` become ``[T, B / A, A, ...]`` with an
+        axis of A agents. Observations that all agents share have no such axis, and become ``[T, B / A, ...]``.
 
         Args:
             columns: ``{column: pytree [T, B, ...]}``; the B / A entries of agent ``a`` on axis B begin at index
@@ -136,8 +137,8 @@ class EnvStepForm(RowForm):
         return self._by_kind(items, lambda x: x[jnp.arange(len(step)), step], lambda x: x)
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """Returns an all-True ``LOSS_MASK``, ``[m * A]``, for the columns of a minibatch of m env steps of A agents,
-        in the shapes that losses receive. The array with the longest first axis gives the size, because shared
+        """Returns an all-True ``LOSS_MASK``, ``[m * A]``, for the columns of a minibatch of m env steps of A agents, in
+        the shapes that losses receive. The length of the mask is the longest first axis of all columns, because shared
         observations have only m entries.
         """
         return jnp.ones(max(map(len, jax.tree.leaves(columns))), bool)
@@ -145,8 +146,8 @@ class EnvStepForm(RowForm):
     def _by_kind(
         self, columns: Mapping[str, Any], own: Callable[[Any], Any], of_all: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        """Applies one of two functions to each array of a minibatch or block: `of_all` to observations that all agents
-        share, `own` to arrays with one entry per agent.
+        """Applies a function to each array of a minibatch or block: `of_all` to observations that all agents share,
+        `own` to all other arrays, which have one entry per agent.
         """
         out = {}
         for name, column in columns.items():
@@ -181,8 +182,9 @@ class ChunkForm:
         return (self.length,)
 
     def num_items(self, num_steps: int, num_columns: int) -> int:
-        """Returns the number of chunks (training sequences) in sampled steps ``[T, B, ...]``; the last chunk at each
-        index on axis B may be padded.
+        """Returns the number of chunks (training sequences of L steps) in sampled steps ``[T, B, ...]``:
+        ``ceil(T / L) * B``. If T is not a multiple of L, the last chunk at each index on axis B is padded; it counts,
+        too.
         """
         return -(-num_steps // self.length) * num_columns
 
@@ -215,8 +217,8 @@ class ChunkForm:
         return columns, self._in_chunks(dict(module.forward_train(rows)), columns, num_axes=1)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the maximum number of steps in a microbatch, so that backpropagation through them needs about as much
-        memory as backpropagation through `num_rows` single steps.
+        """Returns the maximum number of steps in a microbatch. Backpropagation through a microbatch of this size needs
+        about as much memory as through `num_rows` single steps.
         """
         return num_rows
 
@@ -229,8 +231,9 @@ class ChunkForm:
         return next((own for own in leading if own[1:] == (self.length,)), leading[0])
 
     def _in_chunks(self, outputs: Any, columns: Mapping[str, Any], *, num_axes: int) -> Any:
-        """Reshapes a module's outputs to chunks ``[m, L, ...]``: from ``[m * L, ...]`` if `num_axes` is 1, from ``[m *
-        L, 1, ...]`` if it is 2. Arrays whose first axis is not ``m * L`` do not change.
+        """Reshapes a module's outputs to chunks ``[m, L, ...]``. `num_axes` is the number of leading axes that m and L
+        replace: 1 for outputs ``[m * L, ...]``, 2 for ``[m * L, 1, ...]``. Outputs whose first axis is not ``m * L`` do
+        not change.
         """
         leading = self._leading_axes(columns)
         num_rows = math.prod(leading)
@@ -255,8 +258,8 @@ class SequenceForm(ChunkForm):
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Calls `module.forward_train` on m chunks of L steps; returns
-        ``(columns for the loss, outputs of the module)``, both ``[m, L, ...]``. If `is_stepped` is True and
-        `keeps_order` is False, both are single steps instead, ``[m * L, 1, ...]``.
+        ``(columns for the loss, outputs of the module)``, both ``[m, L, ...]``. If the module processes the steps one
+        by one (`is_stepped`), and `keeps_order` is False, both are ``[m * L, 1, ...]`` instead.
         """
         if not self.is_stepped:
             return columns, module.forward_train(columns)
@@ -264,8 +267,8 @@ class SequenceForm(ChunkForm):
         return (columns, self._in_chunks(outputs, columns, num_axes=2)) if self.keeps_order else (stepped, outputs)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the maximum number of steps in a microbatch, so that backpropagation through them needs about as much
-        memory as backpropagation through `num_rows` single steps.
+        """Returns the maximum number of steps in a microbatch. Backpropagation through a microbatch of this size needs
+        about as much memory as through `num_rows` single steps.
 
         A recurrent layer stores several times as much per step, and is slow with few chunks in parallel. Measured with
         chunks of 32 steps: a quarter of the rows takes 0.9 times as long as half of them.
@@ -350,8 +353,8 @@ def forms_of_batch(
 
 @struct.dataclass
 class Items:
-    """Data of one module on one device as items (steps, chunks or env steps), from which minibatches are drawn. The
-    items are distributed over S shuffle shards of N items each; each shard is shuffled separately.
+    """Data of one module on one device, divided into items, the units from which minibatches are drawn: single steps,
+    chunks of steps, or env steps. Each of S shuffle shards has N items, and is shuffled separately.
 
     Attributes:
         columns: ``{column: pytree [S, N, ...]}``; a batch that was laid out on the host has the device axis before
@@ -399,8 +402,9 @@ class Items:
 
     @property
     def batch_of_devices(self) -> dict[str, Any]:
-        """Columns of this module on D devices for Learner hooks: ``[D, 1, S * N, ...]``, S shuffle shards of N items on
-        each device. Works only for items that were built on the host, whose columns begin with the device axis.
+        """Columns of this module on all D devices, for Learner hooks such as `pre_update`: ``[D, 1, S * N, ...]``, with
+        S shuffle shards of N items on each device. Works only for items that were built on the host, because only their
+        columns begin with the device axis.
         """
         return jax.tree.map(lambda x: x.reshape(len(x), 1, -1, *x.shape[3:]), self.columns)
 
@@ -412,8 +416,8 @@ class Items:
         return jax.eval_shape(self.form.shown, items)
 
     def counted(self) -> ValidItems:
-        """Returns the indices of the items (steps, chunks or env steps) with at least one valid step. Items without a
-        mask are all valid; the padding of chunks is not valid.
+        """Returns the indices of the items (steps, chunks or env steps) that have at least one valid step. Every step
+        is valid, except masked steps and the padding of chunks.
 
         If the block of any module has masks, the update calls this method for every module, to count the trained rows.
         """
@@ -484,7 +488,8 @@ class PackedItems:
 
 
 class WholeItems:
-    """Batch of one module for a gradient step on all rows. Such a step needs no gather (compare `PackedItems`).
+    """Batch of one module for a gradient step on all rows of the batch. `take` returns all rows without a gather,
+    whereas `PackedItems` gathers minibatches.
 
     Args:
         form: Form of the items.

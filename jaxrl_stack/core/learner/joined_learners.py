@@ -171,9 +171,9 @@ class JoinedLearners:
                 raise _LostLearnersError from outcome.error
 
     def strategies_of_neighbours(self, number: int) -> list[Any]:
-        """Returns Ray ``scheduling_strategy`` values that place `number` additional actors next to each learner: one
-        value per additional actor, learner by learner. All are None without a placement group, or if a learner's bundle
-        has too few CPUs for the learner and its additional actors.
+        """Returns Ray ``scheduling_strategy`` values for actors next to the learners: `number` successive values per
+        learner. All values are None if the learners have no placement group, or if a learner's bundle has too few CPUs
+        for the learner and its additional actors.
 
         Args:
             number: Actors per learner, of one CPU each.
@@ -193,7 +193,7 @@ class JoinedLearners:
         if group is not None and (num_bundles := len(group.bundle_specs)) < self.num_learners:
             raise ValueError(
                 f"The placement group has {num_bundles} bundles, fewer than num_learners={self.num_learners}. Create "
-                "it with the bundles of other actors first, then one bundle per learner."
+                f"it with the bundles of all other actors first, and then {self.num_learners} bundles for the learners."
             )
         return in_last_bundles(group, self.num_learners)
 
@@ -233,8 +233,8 @@ class JoinedLearners:
     # ---------------------------------------------------------------------------------------------------------- calls
 
     def _with_restart(self, send: Callable[[], Any]) -> Any:
-        """Calls `send`, which calls learner actors, and returns its result; if learners are lost, restarts all of them
-        and calls `send` once more.
+        """Calls `send`, a function that calls learner actors, and returns the result of `send`. If learners are lost,
+        restarts all learners, and calls `send` a second time.
 
         Raises:
             ValueError: If the group was shut down.
@@ -417,7 +417,7 @@ class JoinedLearners:
     def update(
         self, shares: Sequence[UpdateData], arguments: dict[str, Any], async_update: bool, return_state: bool
     ) -> list[dict[str, Any]]:
-        """Updates each learner on its part of the data; see `LearnerGroup.update`."""
+        """Updates all learners jointly, learner i with the data ``shares[i]``; see `LearnerGroup.update`."""
         if async_update:
             return self._update_async(shares, arguments, return_state)
 
@@ -457,8 +457,9 @@ class JoinedLearners:
         ]
 
     def _received(self, answers: Sequence[Answer], return_state: bool, number: int) -> list[dict[str, Any]]:
-        """Returns the metrics of update number `number` from the learners' answers. Earlier updates count as answered,
-        too. If the first answer contains the learner state, this state becomes the snapshot for restarts.
+        """Returns the metrics of update number `number` from the learners' answers, one dict per learner. Counts this
+        update and all earlier updates as answered. If the first answer contains the learner state, stores this state as
+        the snapshot for restarts.
         """
         first = answers[0]
         self.num_updates = max(self.num_updates, first.num_updates)

@@ -27,7 +27,9 @@ class AdaptiveKLCoefficient(Learner):
     """
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """Initial KL coefficient of every module that the algorithm's loss trains."""
+        """Returns the extra state of the base class, and the initial KL coefficient (float32 scalar) of every module
+        that the algorithm's loss trains.
+        """
         ids = self._ids_with_loss_of_algorithm
         coefficients = {mid: jnp.float32(self.config_for(mid).kl_coeff) for mid in ids}
         return {**super().initial_extra_state(), CURR_KL_COEFF_KEY: coefficients}

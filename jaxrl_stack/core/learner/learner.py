@@ -1,5 +1,5 @@
-"""Learner: trains the RLModules of a config by updates. Subclasses override its hooks, most of which are compiled into
-the update.
+"""Learner, which updates the RLModules of a config from train batches. Subclasses override hooks of the Learner, most
+of which are compiled into the update.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ class Learner(Checkpointable):
             if not apis:
                 raise ValueError(
                     f"{type(self).__name__}.rl_module_is_compatible() is False for module {module_id!r}, a {name}. "
-                    "Use another module class."
+                    "Set rl_module(rl_module_spec=...) with a module class for which the method returns True."
                 )
             methods = ", ".join(sorted(f"{method}()" for api in apis for method in api.__abstractmethods__))
             raise ValueError(
@@ -324,8 +324,8 @@ class Learner(Checkpointable):
 
     @property
     def columns_from_acting(self) -> tuple[str, ...]:
-        """Names of the columns, in addition to the standard ones, that are recorded with every sampled step because the
-        loss reads them. Override it.
+        """Names of the additional columns that the loss reads. Sampling stores these columns with every step, in
+        addition to the standard columns. Override this property to add columns.
 
         Example: ``columns_from_acting = ("confidence",)``. Each column is an output of ``forward_exploration``, or is
         added by an env-to-module connector. Replay buffers store these columns: a drawn transition has the values of
@@ -355,8 +355,8 @@ class Learner(Checkpointable):
 
     @staticmethod
     def _has_loss_of_algorithm(module: RLModule) -> bool:
-        """Whether `compute_loss_for_module` trains the module. False for ``learner_only`` modules, which exist only on
-        Learners, and for self-supervised modules, which define their own loss.
+        """Whether the algorithm's `compute_loss_for_module` computes the loss of the module. False for ``learner_only``
+        modules, which exist only on Learners, and for self-supervised modules, which define their own loss.
         """
         return not (module.learner_only or isinstance(module, SelfSupervisedLossAPI))
 
@@ -387,8 +387,8 @@ class Learner(Checkpointable):
         self._forget_updates()
 
     def _forget_updates(self) -> None:
-        """Discards the batch sizes and metrics of the learner's last update, so that `update_rows` checks the next
-        batch again.
+        """Discards the batch sizes and metrics of the learner's last update. The next call of `update_rows` then checks
+        that the learner supports the batch, even if the batch sizes are the same as before.
         """
         self._rows_trained_on: tuple[dict[ModuleID, int], dict[ModuleID, TrainedOn]] = ({}, {})
         self._last: tuple[Flat, Mapping[ModuleID, TrainedOn]] | None = None
@@ -451,8 +451,8 @@ class Learner(Checkpointable):
         return self.template
 
     def scratch_module(self) -> MultiRLModule:
-        """Returns a module with the current weights that the caller may change; the next access to `module` restores
-        the weights.
+        """Returns the learner's module with the current weights, for a caller that overwrites these weights. The next
+        access to `module` restores the weights of the learner.
         """
         module = self._synced_module()
         self._synced_updates = None
@@ -495,20 +495,22 @@ class Learner(Checkpointable):
 
     @property
     def reduction_axis(self) -> str | None:
-        """Name of the axis for reductions over the devices of all joined processes. None with ``disable_jit``; also
-        None for a single device, because reductions would slow down small updates.
+        """Name of the device axis for reductions, such as means of gradients, over the devices of all processes. None
+        if ``disable_jit`` is set; also None for a single device, because reductions would slow down small updates.
         """
         return self.axis_name if self.num_devices > 1 else None
 
     @property
     def num_devices(self) -> int:
-        """Number of devices of all processes that ``jax.distributed`` joined; `devices` lists only the local ones."""
+        """Total number of devices of all processes that ``jax.distributed`` connects. `devices` lists only the local
+        devices of this process.
+        """
         return len(self.devices) * self._num_processes
 
     @property
     def num_joined_learners(self) -> int:
-        """Number of learners that update jointly. Learner actors (``num_learners``) count as one each; processes
-        connected by `distributed.initialize` share one learner.
+        """Number of learners that update jointly: the number of learner actors (``num_learners``), or 1 without learner
+        actors, even if `distributed.initialize` connects several processes.
         """
         return self._num_processes if self.config.num_learners else 1
 
@@ -528,7 +530,7 @@ class Learner(Checkpointable):
 
     @property
     def node(self) -> str:
-        """Host name of this learner."""
+        """Name of the host on which this learner runs."""
         return socket.gethostname()
 
     @property
@@ -554,13 +556,15 @@ class Learner(Checkpointable):
 
     @property
     def has_host_connectors(self) -> bool:
-        """Whether the learner pipeline has connectors that run on the host; if so, updates need episodes."""
+        """Whether the learner pipeline has connectors that run on the host. If so, updates need episodes, which these
+        connectors process.
+        """
         return bool(self._learner_connector.host_connectors)
 
     @property
     def needs_all_final_obs(self) -> bool:
-        """Whether connectors of the learner pipeline read the final observations of terminated episodes, not only of
-        truncated episodes.
+        """Whether connectors of the learner pipeline read the final observations of all episodes: terminated episodes
+        as well as truncated episodes.
         """
         return self._learner_connector.needs_all_final_obs
 
@@ -590,14 +594,16 @@ class Learner(Checkpointable):
         }
 
     def placed_settings(self) -> Any:
-        """Returns the arrays of `settings` (such as ``lr``) on this learner's devices; they are copied only once."""
+        """Returns the arrays of `settings` (such as ``lr``) on this learner's devices. The first call copies the
+        arrays; later calls return the same copies until the settings change.
+        """
         if self._settings_on_device is None:
             self._settings_on_device = devices.place_replicated(self.settings(), self.devices)
         return self._settings_on_device
 
     def current_values(self, settings: dict[str, Any], timesteps: jax.Array | np.ndarray) -> dict[str, Any]:
-        """Returns `settings` with every schedule replaced by its value at `timesteps`, the lifetime env steps,
-        uint32[2] (high and low word of the number).
+        """Returns `settings` with each schedule replaced by the value of the schedule at `timesteps`, the lifetime
+        number of env steps as uint32[2] (high and low word).
 
         Settings in the config's ``_static_settings`` are constants of the program and are returned as Python numbers.
         """
@@ -614,12 +620,13 @@ class Learner(Checkpointable):
     # ------------------------------------------------------------------------------------------------------- optimizers
 
     def configure_optimizers(self) -> None:
-        """Registers the optimizers of all modules with parameters."""
+        """Registers the optimizers of every module that has parameters."""
         for module_id in self.pure.trainable_ids:
             self.configure_optimizers_for_module(module_id, self.config_for(module_id))
 
     def configure_optimizers_for_module(self, module_id: ModuleID, config: AlgorithmConfig | None = None) -> None:
-        """Registers the optimizer(s) of one module; by default one Adam for all its parameters.
+        """Registers the optimizer or optimizers of one module. By default, one Adam optimizer trains all parameters of
+        the module.
 
         Args:
             module_id: The module.
@@ -678,7 +685,9 @@ class Learner(Checkpointable):
         return self.optimizers.find(module_id, optimizer_name)
 
     def get_optimizers_for_module(self, module_id: ModuleID = ALL_MODULES) -> list[tuple[str, RegisteredOptimizer]]:
-        """Returns ``[(name, optimizer)]`` of one module, or of all modules for ``ALL_MODULES``."""
+        """Returns ``[(name, optimizer)]``: the optimizers of the module `module_id`, or of all modules if `module_id`
+        is ``ALL_MODULES``.
+        """
         return self.optimizers.of_module(module_id)
 
     def get_parameters(self, module: Any) -> list[Any]:
@@ -698,8 +707,9 @@ class Learner(Checkpointable):
     # --------------------------------------------------------------------------------- hooks, in the order of an update
 
     def should_module_be_updated(self, module_id: ModuleID, multi_agent_batch: Any = None) -> bool:
-        """Whether ``policies_to_train`` contains the module. If the setting is a function, the learner calls it with
-        None as the batch; see `is_trained`.
+        """Whether the setting ``policies_to_train`` selects the module for training. If the setting is a function of
+        module id and batch, the learner passes None as the batch, because updates are compiled before a batch exists
+        (see `is_trained`).
         """
         return is_trained(self.policies_to_train, module_id)
 
@@ -765,7 +775,8 @@ class Learner(Checkpointable):
     def compute_loss_for_module(
         self, *, module_id: ModuleID, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
     ) -> Any:
-        """Computes the loss of one module. Override it.
+        """Returns the loss of one module on a minibatch: a scalar, ``{optimizer_name: scalar}``, or a pair
+        ``(loss, {metric: value})``. Override this method.
 
         Args:
             module_id: The module.
@@ -786,7 +797,8 @@ class Learner(Checkpointable):
         )
 
     def compute_gradients(self, loss_per_module: dict[ModuleID, Any], **kwargs: Any) -> ParamDict:
-        """Returns the gradients of the losses, averaged over the devices.
+        """Returns the gradients of the losses with respect to the trained parameters, ``{ref: gradient}`` (ref: name of
+        a parameter), averaged over the devices.
 
         Args:
             loss_per_module: The unchanged result of `compute_losses`, whose computation is differentiated. To change
@@ -873,7 +885,8 @@ class Learner(Checkpointable):
         return clip_gradients
 
     def apply_gradients(self, gradients_dict: ParamDict) -> None:
-        """Makes one step with every optimizer of the learner.
+        """Updates parameters and optimizer states: each optimizer makes one step if `gradients_dict` contains gradients
+        of its parameters, and if it is due (see `optimizer_is_due`).
 
         Non-finite gradient entries are first replaced by finite numbers, as in RLlib. If ``torch_skip_nan_gradients``
         is True, an optimizer with such entries skips the step instead.
@@ -977,8 +990,8 @@ class Learner(Checkpointable):
         return self.masked_means({"x": x}, batch)["x"]
 
     def masked_means(self, values: Mapping[str, jax.Array], batch: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """Returns the means of several arrays over valid rows, as `masked_mean` does, with a single reduction over the
-        devices.
+        """Returns ``{name: mean}``: the mean of each array in `values` over the valid rows (not masked), as
+        `masked_mean` returns it. All means together need only one reduction over the devices.
 
         For losses of different optimizers call `masked_mean` for each loss: means that share a reduction are
         differentiated together, even if an optimizer needs only one of them.
@@ -1003,8 +1016,8 @@ class Learner(Checkpointable):
         return {name: jnp.sum(x if full else jnp.where(mask, x, 0.0)) / count for name, x in values.items()}
 
     def _log_no_valid_action_share(self, module_id: ModuleID, means: dict[str, jax.Array]) -> None:
-        """Logs the fraction of rows whose action mask allows no action, averaged over all minibatches, and removes this
-        fraction from `means`, ``{name: mean over the rows of a minibatch}``.
+        """Removes ``NO_VALID_ACTION_SHARE`` from `means`, ``{name: mean over the rows of a minibatch}``, and logs this
+        metric, averaged over all minibatches. It is the fraction of rows whose action mask allows no action.
 
         A single such row in the train batch is an error, whereas other metrics describe the last minibatch only.
         """
@@ -1095,8 +1108,8 @@ class Learner(Checkpointable):
         """
         if self._tracing.trace is None:
             raise RuntimeError(
-                f"{type(self).__name__}.{hook}() is a part of the compiled update and was called outside of it. Call "
-                f"update(batch=...); to see values of a hook, override the hook, and log the values there with "
+                f"{type(self).__name__}.{hook}() is a part of the compiled update and works only inside it. Call "
+                f"update(batch=...) instead. To see the values of a hook, override the hook, and log the values there: "
                 f"self.metrics.log_value(...)."
             )
         return self._tracing.trace
@@ -1113,7 +1126,9 @@ class Learner(Checkpointable):
 
     @contextlib.contextmanager
     def tracing(self, trace: Trace) -> Iterator[None]:
-        """Context manager inside which hooks read their values (parameters, config, metrics) from `trace`."""
+        """Context manager around hooks in an update that JAX traces: inside, hooks read parameters, config and metrics
+        from `trace`, a `Trace`.
+        """
         outer, self._tracing.trace = self._tracing.trace, trace
         try:
             yield
@@ -1307,8 +1322,8 @@ class Learner(Checkpointable):
         return rows
 
     def row_results(self, num_updates: int = 1) -> dict[str, Any]:
-        """Returns metrics and counters of this learner's last update, in the form of `update`'s result. Call it after
-        `update_rows`, which does not return them.
+        """Returns metrics and counters of the learner's last update, ``{module_id: {metric: float}}``, in the form that
+        `update` returns. Call this method after `update_rows`, which returns neither metrics nor counters.
 
         Args:
             num_updates: Number of updates that the counters "trained" cover.
@@ -1394,9 +1409,9 @@ class Learner(Checkpointable):
         return form_of_block(module, block.known_layout, num_steps, needs_time=self.loss_needs_time)
 
     def forms_of_blocks(self, num_steps: int) -> dict[ModuleID, Form]:
-        """Returns, for each module, the array shapes of minibatches drawn from sampled steps ``[T, B, ...]`` without
-        masks, with T = `num_steps`. Minibatches contain single steps, chunks, or chunks with an initial recurrent
-        state.
+        """Returns ``{module_id: form}``: the array shapes of minibatches that are drawn from sampled steps
+        ``[T, B, ...]`` with T = `num_steps` and without a mask. Minibatches contain single steps, chunks (training
+        sequences), or chunks with an initial recurrent state.
         """
         return {
             mid: form_of_block(module, layout_of(module, num_steps), num_steps, needs_time=self.loss_needs_time)
@@ -1486,8 +1501,8 @@ class Learner(Checkpointable):
         return self._result()
 
     def _leaves_all_out(self, sizes: dict[str, int], batch: Any) -> bool:
-        """Whether ``policies_to_train`` excludes all modules. Joined learners, which make each update together, must
-        agree: `UpdatePrograms.sizes_of_all_learners` raises an error if another learner trains a module.
+        """Whether ``policies_to_train`` excludes all modules, so that this learner makes no update. If several learners
+        update jointly and another one trains a module, raises an error (see `UpdatePrograms.sizes_of_all_learners`).
         """
         if not self.pure_update.trains_nothing:
             return False
@@ -1495,7 +1510,9 @@ class Learner(Checkpointable):
         return True
 
     def _check_rows(self, num_rows: Mapping[ModuleID, int], batch: Batch) -> None:
-        """Raises a ValueError if `update_rows` does not support a batch or the learner's connectors."""
+        """Raises a ValueError if `update_rows` cannot train on a batch: the learner has connectors that run on the
+        host, the rows cannot be split evenly over its devices, or learners that update jointly train different modules.
+        """
         if self.has_host_connectors:
             raise ValueError(
                 f"update_rows() takes rows from replay, but the learner connectors {self.host_connector_names} run on "
@@ -1551,8 +1568,8 @@ class Learner(Checkpointable):
         self.place(state)
 
     def _result(self, num_updates: int = 1) -> dict[str, Any]:
-        """Returns the result of an update: metrics of the last update, and counters over the last `num_updates`
-        updates.
+        """Returns the result dict of an update: the last update's metrics, and counters of trained steps that cover the
+        last `num_updates` updates.
         """
         assert self._last is not None
         metrics, counts = self._last
@@ -1607,8 +1624,8 @@ class Learner(Checkpointable):
         learned: Mapping[MetricKey, Any],
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[ModuleID, int]:
-        """Updates the lifetime counters after updates in an on-device program with masked rows: adds the number of
-        steps on which these updates have trained each module. Without masked rows, does nothing. Arguments as in
+        """Updates the lifetime counters of trained steps after updates in an on-device program: adds the number of
+        steps on which these updates have trained each module. Does nothing if no rows are masked. Arguments as in
         `training_counts`.
 
         Returns:
@@ -1701,8 +1718,9 @@ class Learner(Checkpointable):
         self._register_optimizers()
 
     def _take_new_weights(self) -> bool:
-        """Draws initial weights again, with the seed of the current config; modules given to the constructor keep their
-        weights. Returns False, and changes nothing, if compiled programs contain constants drawn with the earlier seed.
+        """Draws initial weights again, with the seed of the current config, and returns True. Modules given to the
+        constructor keep their weights. If compiled programs contain constants that were drawn with the earlier seed,
+        changes nothing and returns False.
         """
         if self._module_given is not None:
             return True
@@ -1952,7 +1970,7 @@ class Learner(Checkpointable):
 
 
 def _set_modules(multi_module: MultiRLModule, modules: dict[ModuleID, RLModule]) -> None:
-    """Replaces all modules in a MultiRLModule by `modules`, in this order."""
+    """Removes all modules of `multi_module`, a MultiRLModule, and adds `modules` in their order."""
     for module_id in list(multi_module):
         multi_module.remove_module(module_id)
     for module_id, module in modules.items():
