@@ -175,8 +175,8 @@ class Block:
         return cls(columns, layout)
 
     def as_planned(self, layout: Layout | None) -> Self:
-        """Returns a copy of the block that has the given `layout`, a static description of its columns. If the block
-        already has a layout, returns the block unchanged.
+        """Returns a copy of the block with the given `layout` (static description of the block's columns; None: no
+        layout). If the block already has a layout, returns the block unchanged.
         """
         return self if self.layout is not None else dataclasses.replace(self, layout=layout)
 
@@ -212,9 +212,9 @@ class Block:
             )
 
     def check_shapes(self, module_id: str, module: RLModule) -> None:
-        """Raises a ValueError if the columns of the block do not all have the same leading axes ``(T, B)``, or if
-        recurrent states do not match the module. A recurrent module needs one state per chunk (training sequence),
-        other modules none.
+        """Raises a ValueError if the columns with one entry per step do not all have the same leading axes ``(T, B)``,
+        or if recurrent states do not match the module. A recurrent module needs one state per chunk (training
+        sequence); for other modules, the block must have no states.
 
         Raises:
             ValueError: If shapes do not match.
@@ -245,8 +245,8 @@ class Block:
 
     @property
     def known_layout(self) -> Layout:
-        """`Layout` of the block (static description of its columns). The block must have a layout: if a user built the
-        block without one, call `of_module` first, which returns a copy with a layout.
+        """`Layout` of the block (static description of its columns). The block must have a layout. A block
+        that a user built has none: for such a block, `of_module` returns a copy with a layout.
         """
         assert self.layout is not None, "the layout of a block that was not planned is known with its module"
         return self.layout
@@ -328,8 +328,9 @@ class Block:
         return dataclasses.replace(self, layout=self.known_layout.with_rows_apart())
 
     def chunks(self, length: int) -> dict[str, Any]:
-        """Cuts the steps of the block into chunks (training sequences) of L steps, and returns the columns as
-        ``[G, B, L, ...]`` with ``G = ceil(T / L)``. Observations in the block must contain all stacked frames.
+        """Cuts the steps of the block into chunks (training sequences) of L steps, and returns the columns. Columns
+        with one entry per step become ``[G, B, L, ...]``, with G chunks for each index on axis B. Observations in the
+        block must contain all stacked frames.
 
         Args:
             length: ``L``; for a block with recurrent states its chunk length.

@@ -89,7 +89,7 @@ def mask_of(observations: Any) -> jax.Array | None:
 
 def valid_actions(observations: Any, action_space: gym.Space | None) -> jax.Array | None:
     """Returns the action mask in `observations`, bool ``[..., A]``. Returns None if the observations contain no mask,
-    or if A is not the number of actions in `action_space`.
+    or if A is not the number of entries that a mask for `action_space` has: n of Discrete, sum(nvec) of MultiDiscrete.
     """
     mask = mask_of(observations)
     return mask if mask is not None and mask.shape[-1:] == (mask_length(action_space),) else None
@@ -128,8 +128,8 @@ def sample_valid(key: jax.Array, action_space: gym.Space, mask: jax.Array) -> ja
 
 
 def check_action_mask(space: gym.Space | None, action_space: gym.Space | None) -> None:
-    """Raises a ValueError if an observation space has an action mask that does not fit `action_space`: masks need
-    Discrete or MultiDiscrete actions, and have one entry per action.
+    """Raises a ValueError if an observation space has an action mask that does not fit `action_space`. A mask
+    needs Discrete or MultiDiscrete actions, and must have one entry per action.
 
     Args:
         space: Space of a module's observations.

@@ -280,8 +280,8 @@ class Experience:
         if self.has_episodes:
             raise ValueError(
                 "This experience has episodes instead of columns. Read Experience.episodes. EnvRunners return episodes "
-                "if batch_mode='complete_episodes', count_steps_by='agent_steps', learner connectors run on the host, "
-                "or the EnvRunner has a custom sample()."
+                "if batch_mode='complete_episodes', if count_steps_by='agent_steps', if learner connectors run on the "
+                "host, or if the EnvRunner class overrides sample()."
             )
         return _concatenated_blocks([part.fetched() for part in self.parts])
 

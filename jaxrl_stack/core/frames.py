@@ -116,9 +116,9 @@ class FrameRows:
 
     @classmethod
     def of(cls, columns: dict[str, Any]) -> FrameRows:
-        """Creates `FrameRows` from the columns of a block ``[T, B, ...]``. Columns with one frame per step are
-        flattened, ``[T * B, ...]``. ``FRAMES_BEFORE``, ``[B, n - 1, ..., C]``, has the frames before the block, for
-        observations of n frames of C channels.
+        """Creates `FrameRows` from flattened columns of a block. ``OBS`` (one frame per step) and ``NUM_BEFORE`` must
+        be ``[T * B, ...]``. ``FRAMES_BEFORE`` must be ``[B, n - 1, ..., C]``, the frames before the block (n frames of
+        C channels per observation).
         """
         before, obs = jnp.swapaxes(columns[FRAMES_BEFORE], 0, 1), columns[Columns.OBS]
         frames = jnp.concatenate([before.reshape(-1, *obs.shape[1:]), obs])

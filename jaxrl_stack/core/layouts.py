@@ -72,8 +72,8 @@ class Layout:
         return {name: own for name, own in columns.items() if not others.get(name, False)}
 
     def with_states_of_all_steps(self) -> Layout:
-        """Returns a copy of this layout for blocks that store the recurrent state before each step instead of one state
-        per chunk (``chunk_length=1``). Without a recurrent state, returns this layout unchanged.
+        """Returns a copy of this layout with ``chunk_length=1``, for blocks that store the recurrent state before each
+        step, not only before each chunk. If the module has no recurrent state, returns this layout unchanged.
         """
         return self if self.chunk_length is None else dataclasses.replace(self, chunk_length=1)
 

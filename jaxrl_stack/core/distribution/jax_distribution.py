@@ -82,8 +82,8 @@ class Categorical(Distribution):
 
     @property
     def logits(self) -> jax.Array:
-        """Unnormalised log-probabilities of the n actions, float `[..., n]`. Logits of masked actions are large
-        negative but finite, because -inf would cause NaNs.
+        """Unnormalised log-probabilities of the n actions, float `[..., n]`. Logits of masked actions are
+        large negative numbers, but finite, because -inf would cause NaNs.
         """
         return _finite_logits(self._given)
 

@@ -203,7 +203,8 @@ def _log_finiteness(
 
 def row_counts(items: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str | None) -> dict[ModuleID, jax.Array]:
     """Returns the number of valid rows (not masked) of each module in a minibatch, averaged over the devices,
-    ``{module_id: float32}``. If no row of a module is valid, the number is 1, so that means over the rows are 0.
+    ``{module_id: float32}``. If no row of a module is valid on any device, the number is 1, so that means over
+    the rows are 0.
     """
     counts = {}
     for mid, own in items.items():

@@ -138,8 +138,8 @@ class EnvStepForm(RowForm):
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
         """Returns an all-True ``LOSS_MASK``, ``[m * A]``, for the columns of a minibatch of m env steps of A agents, in
-        the shapes that losses receive. The length of the mask is the longest first axis of all columns, because shared
-        observations have only m entries.
+        the shapes that losses receive. The mask is as long as the longest first axis of all columns, because
+        shared observations have only m entries.
         """
         return jnp.ones(max(map(len, jax.tree.leaves(columns))), bool)
 
@@ -183,8 +183,8 @@ class ChunkForm:
 
     def num_items(self, num_steps: int, num_columns: int) -> int:
         """Returns the number of chunks (training sequences of L steps) in sampled steps ``[T, B, ...]``:
-        ``ceil(T / L) * B``. If T is not a multiple of L, the last chunk at each index on axis B is padded; it counts,
-        too.
+        ``ceil(T / L) * B``. If T is not a multiple of L, the last chunk at each index on axis B is padded. Padded
+        chunks count, too.
         """
         return -(-num_steps // self.length) * num_columns
 

@@ -173,7 +173,7 @@ class JoinedLearners:
     def strategies_of_neighbours(self, number: int) -> list[Any]:
         """Returns Ray ``scheduling_strategy`` values for actors next to the learners: `number` successive values per
         learner. All values are None if the learners have no placement group, or if a learner's bundle has too few CPUs
-        for the learner and its additional actors.
+        for the learner and the actors next to it.
 
         Args:
             number: Actors per learner, of one CPU each.
@@ -193,7 +193,8 @@ class JoinedLearners:
         if group is not None and (num_bundles := len(group.bundle_specs)) < self.num_learners:
             raise ValueError(
                 f"The placement group has {num_bundles} bundles, fewer than num_learners={self.num_learners}. Create "
-                f"it with the bundles of all other actors first, and then {self.num_learners} bundles for the learners."
+                f"the group with the bundles of all other actors first, then {self.num_learners} bundles for the "
+                "learners."
             )
         return in_last_bundles(group, self.num_learners)
 

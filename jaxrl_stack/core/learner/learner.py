@@ -1,5 +1,5 @@
-"""Learner, which updates the RLModules of a config from train batches. Subclasses override hooks of the Learner, most
-of which are compiled into the update.
+"""`Learner` class, which trains the RLModules of a config by updates on train batches. Subclasses override hooks of the
+Learner; most hooks are compiled into the update.
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ class Learner(Checkpointable):
     @property
     def columns_from_acting(self) -> tuple[str, ...]:
         """Names of the additional columns that the loss reads. Sampling stores these columns with every step, in
-        addition to the standard columns. Override this property to add columns.
+        addition to the standard columns. Override this property, or replace it by a class attribute.
 
         Example: ``columns_from_acting = ("confidence",)``. Each column is an output of ``forward_exploration``, or is
         added by an env-to-module connector. Replay buffers store these columns: a drawn transition has the values of
@@ -563,8 +563,8 @@ class Learner(Checkpointable):
 
     @property
     def needs_all_final_obs(self) -> bool:
-        """Whether connectors of the learner pipeline read the final observations of all episodes: terminated episodes
-        as well as truncated episodes.
+        """Whether connectors of the learner pipeline read the final observations of terminated episodes, in addition
+        to the final observations of truncated episodes.
         """
         return self._learner_connector.needs_all_final_obs
 
@@ -885,8 +885,8 @@ class Learner(Checkpointable):
         return clip_gradients
 
     def apply_gradients(self, gradients_dict: ParamDict) -> None:
-        """Updates parameters and optimizer states: each optimizer makes one step if `gradients_dict` contains gradients
-        of its parameters, and if it is due (see `optimizer_is_due`).
+        """Updates parameters and optimizer states: each optimizer makes one step, provided that `gradients_dict`
+        contains gradients of its parameters, and that the optimizer is due (see `optimizer_is_due`).
 
         Non-finite gradient entries are first replaced by finite numbers, as in RLlib. If ``torch_skip_nan_gradients``
         is True, an optimizer with such entries skips the step instead.
@@ -1016,8 +1016,9 @@ class Learner(Checkpointable):
         return {name: jnp.sum(x if full else jnp.where(mask, x, 0.0)) / count for name, x in values.items()}
 
     def _log_no_valid_action_share(self, module_id: ModuleID, means: dict[str, jax.Array]) -> None:
-        """Removes ``NO_VALID_ACTION_SHARE`` from `means`, ``{name: mean over the rows of a minibatch}``, and logs this
-        metric, averaged over all minibatches. It is the fraction of rows whose action mask allows no action.
+        """Logs the metric ``NO_VALID_ACTION_SHARE``, averaged over all minibatches, and removes it from `means`,
+        ``{name: mean over the rows of a minibatch}``. The metric is the fraction of rows whose action mask allows no
+        action.
 
         A single such row in the train batch is an error, whereas other metrics describe the last minibatch only.
         """
@@ -1126,8 +1127,8 @@ class Learner(Checkpointable):
 
     @contextlib.contextmanager
     def tracing(self, trace: Trace) -> Iterator[None]:
-        """Context manager around hooks in an update that JAX traces: inside, hooks read parameters, config and metrics
-        from `trace`, a `Trace`.
+        """Context manager around the calls of hooks while JAX traces an update. Inside, hooks read the parameters,
+        config and metrics of `trace`, not of this learner.
         """
         outer, self._tracing.trace = self._tracing.trace, trace
         try:
@@ -1323,7 +1324,7 @@ class Learner(Checkpointable):
 
     def row_results(self, num_updates: int = 1) -> dict[str, Any]:
         """Returns metrics and counters of the learner's last update, ``{module_id: {metric: float}}``, in the form that
-        `update` returns. Call this method after `update_rows`, which returns neither metrics nor counters.
+        `update` returns. Call this method after `update_rows`, which returns only values per row.
 
         Args:
             num_updates: Number of updates that the counters "trained" cover.
@@ -1501,8 +1502,9 @@ class Learner(Checkpointable):
         return self._result()
 
     def _leaves_all_out(self, sizes: dict[str, int], batch: Any) -> bool:
-        """Whether ``policies_to_train`` excludes all modules, so that this learner makes no update. If several learners
-        update jointly and another one trains a module, raises an error (see `UpdatePrograms.sizes_of_all_learners`).
+        """Whether ``policies_to_train`` excludes all modules, so that this learner makes no update. If this
+        learner makes no update, but other learners that update jointly with it train a module, raises a ValueError (see
+        `UpdatePrograms.sizes_of_all_learners`).
         """
         if not self.pure_update.trains_nothing:
             return False
@@ -1510,8 +1512,9 @@ class Learner(Checkpointable):
         return True
 
     def _check_rows(self, num_rows: Mapping[ModuleID, int], batch: Batch) -> None:
-        """Raises a ValueError if `update_rows` cannot train on a batch: the learner has connectors that run on the
-        host, the rows cannot be split evenly over its devices, or learners that update jointly train different modules.
+        """Raises a ValueError if `update_rows` or `evaluate_rows` cannot use a batch: the learner has connectors
+        that run on the host, the rows cannot be split evenly over the learner's devices, or learners that update
+        jointly train different modules.
         """
         if self.has_host_connectors:
             raise ValueError(
