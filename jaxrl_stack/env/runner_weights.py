@@ -1,4 +1,6 @@
-"""Module weights in the form that is sent to env runners: ``{"params": {name: array}, "rest": {name: array}}``."""
+"""Module weights in the form that is sent to env runners: ``{"params": {name: array}, "rest": {name: array}}``, with
+parameters under "params" and other module state under "rest".
+"""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ def sampled(runner: Any, *, what: Any, number: int, share: Mapping[str, Any], se
 
 def num_returns(keep_remote: bool) -> int:
     """Returns the number of Ray objects that a `sampled_in_actor` call returns: 2 with `keep_remote`, else 1. The
-    second object contains the sampled columns. As a return value, it outlives the actor; objects that the actor puts
-    into the object store do not.
+    second object contains the columns (arrays of the sampled steps). The columns are a return value, because return
+    values outlive the actor; objects that the actor itself puts into the object store do not.
     """
     return 2 if keep_remote else 1
 
@@ -40,9 +40,9 @@ def sampled_in_actor(
     is_requested: bool = False,
     **states: Any,
 ) -> tuple[tuple[int, Any], Any]:
-    """Calls ``sampled(runner, **call)`` in an env runner actor: returns ``((number, sample), None)``, where `number`
-    identifies the call. With `keep_remote`, returns ``((number, sample without columns), columns)``, so that the
-    columns stay in Ray's object store.
+    """Calls ``sampled(runner, **call)`` in an env runner actor. Returns ``((number, sample), None)``, where `number`
+    identifies the call. With `keep_remote`, returns ``((number, sample without columns), columns)``: the columns
+    (arrays of the sampled steps) are a second Ray object, which stays in Ray's object store.
 
     Before it samples, the runner loads `states` one after the other, and newer weights from the state server. After a
     call by `EnvRunnerGroup.request`, it merges the connector statistics that the sample reports into its running
@@ -87,9 +87,9 @@ def _pull_state(runner: Any, server: Any) -> None:
 
 
 def whole(numbered: tuple[int, Any], modules: Any) -> tuple[int, Any]:
-    """Returns ``(number, sample)`` from the two values that `sampled_in_actor` returned; `number` identifies the call.
-    If the columns are in Ray's object store, `modules` is a reference to the columns; the returned sample contains this
-    reference, and the columns are not fetched.
+    """Combines the two return values of `sampled_in_actor` to ``(number, sample)``, where `number` identifies the call.
+    If `modules` is not None, it is a reference to the columns (arrays of the sampled steps) in Ray's object store: the
+    returned sample contains this reference, and the columns are not fetched.
     """
     number, sample = numbered
     return number, sample if modules is None else sample.kept_at(modules)

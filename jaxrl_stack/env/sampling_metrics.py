@@ -97,21 +97,21 @@ class SamplingMetrics:
 
     @property
     def lifetime_env_steps(self) -> int:
-        """Number of env steps sampled by all runners, as of the last `note_lifetime`, plus this runner's steps since
-        then.
+        """Number of env steps of all runners: the number that the last `note_lifetime` call set, plus the env steps of
+        this runner since then.
         """
         return self._others_env_steps + self.num_env_steps
 
     @property
     def timesteps(self) -> int:
-        """Estimated number of env steps sampled by all runners, from which schedules compute values. Each env step that
-        this runner has sampled since `note_lifetime` counts as `steps_per_own_step` steps.
+        """Estimated number of env steps of all runners, from which schedules compute values: the number that the last
+        `note_lifetime` call set, plus `steps_per_own_step` for each env step of this runner since then.
         """
         return self._others_env_steps + self.num_env_steps * self.steps_per_own_step
 
     def note_lifetime(self, num_env_steps: int) -> None:
-        """Sets the number of env steps that all runners have sampled so far; later steps of this runner are added to
-        it.
+        """Sets the number of env steps that all runners have sampled so far. `lifetime_env_steps` adds this runner's
+        later steps to this number.
         """
         self._others_env_steps = num_env_steps
         self._num_reported -= self.num_env_steps
@@ -182,13 +182,13 @@ class SamplingMetrics:
         return dict(steps)
 
     def take_step_times(self) -> StepTimes:
-        """Returns the durations of environment steps since the last call."""
+        """Returns the total duration and the number of vector steps since the last call of `take_step_times`."""
         times, self._step_times = self._step_times, NO_STEP_TIMES
         return times
 
     def take_logged(self) -> dict[str, Any]:
-        """Reduces and returns the metrics logged since the last call, including mean durations and the counts of steps
-        that were not logged before.
+        """Reduces and returns all metrics that were logged since the last call of `take_logged` or `report`. Before
+        that, logs the mean durations, and the steps by agent and by module that were neither taken nor logged yet.
         """
         self.log_means()
         for kind, steps in (("agent", self.agent_steps), ("module", self.module_steps)):
@@ -212,7 +212,9 @@ class SamplingMetrics:
         return self.take_logged()
 
     def _log_returns(self, kind: str, returns: Mapping[Any, float]) -> None:
-        """Logs an episode's returns by agent or by module under RLlib's metric names."""
+        """Logs the returns of one episode under RLlib's metric names: a return per agent if `kind` is "agent", a return
+        per module if `kind` is "module".
+        """
         for member, own in returns.items():
             key = (f"{kind}_episode_returns_mean", str(member))
             self._logger.log_value(key, own, reduce="mean", window=self._window)

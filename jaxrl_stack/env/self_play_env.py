@@ -66,7 +66,8 @@ class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
         seats = env.possible_agents
         if len(seats) < 2:
             raise ValueError(
-                f"SelfPlayEnv({env.name}): possible_agents={seats} has one agent. Pass a game of two or more."
+                f"SelfPlayEnv({env.name}): possible_agents={seats} has one agent, but self-play needs at least two. "
+                "Pass a game of two or more agents."
             )
         first = seats[0]
         for kind in ("observation_spaces", "action_spaces"):

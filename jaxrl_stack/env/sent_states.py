@@ -52,7 +52,9 @@ class SentStates:
         return _numbered(self._of[actor_id])
 
     def clear_waiting(self) -> None:
-        """Removes the states to send with the actors' next calls. For restarted actors, `all_of` still returns them."""
+        """Discards the states that wait for the actors' next calls, so that these calls do not send them. For a
+        restarted actor, `all_of` still returns these states.
+        """
         self._waiting.clear()
 
     def keep(self, actor_ids: Collection[int]) -> None:
@@ -83,14 +85,16 @@ def set_states(runner: Any, *, num_pulled: int = 0, **states: Any) -> None:
 
 
 def replaces(state: Mapping[str, Any], older: Mapping[str, Any]) -> bool:
-    """Whether `state` replaces the older state, so that no env runner needs `older` any more: `state` has all
-    components of `older`, and all arrays of the modules in `older`.
+    """Whether the env runner state `state` contains everything that the older state sets: all components (top-level
+    keys) of `older`, and all weight arrays of the modules in `older`. If so, no env runner needs `older` any more.
     """
     return _parts_of(older) <= _parts_of(state)
 
 
 def _parts_of(state: Mapping[str, Any]) -> frozenset[tuple[str, ...]]:
-    """Names of a state's components; ``("rl_module", array name)`` for each array of its modules."""
+    """Returns the names of an env runner state's components (top-level keys), each as a tuple. For the component
+    "rl_module", returns ``("rl_module", array name)`` for each weight array instead.
+    """
     components = {(name,) for name in state if name != COMPONENT_RL_MODULE}
     arrays = state.get(COMPONENT_RL_MODULE, {}).values()
     return frozenset(components | {(COMPONENT_RL_MODULE, ref) for refs in arrays for ref in refs})

@@ -30,8 +30,9 @@ NO_CONNECTORS: Mapping[str, Any] = {"names": [], "statistics": []}
 
 
 def described_connectors(pipeline: Any) -> dict[str, list[str]]:
-    """Returns the names of a connector pipeline's connectors for the metadata of a data file: ``{"names": all
-    connectors of the user, "statistics": connectors with a state that environments share, such as running means}``.
+    """Returns the class names of the connectors that the user's config added to a pipeline, for the metadata of a data
+    file: ``{"names": [...], "statistics": [...]}``. "names" lists all of these connectors; "statistics" lists only
+    connectors whose state contains arrays that all environments share, such as running means.
 
     Args:
         pipeline: An env-to-module pipeline.
@@ -63,8 +64,8 @@ class NoOutput:
         """Adds the episodes that one `sample` call returned to the output files; see `ChunkJoiner.add`."""
 
     def restart(self, lengths: np.ndarray | None = None) -> None:
-        """Writes the stored steps of unfinished episodes. Steps of later blocks get new episode ids, even if they
-        continue these episodes; see `StepsBuilder.restart`.
+        """Writes the stored steps of unfinished episodes. Steps that are added later get new episode ids, even if the
+        environments continue these episodes; see `StepsBuilder.restart`.
         """
 
     def flush(self, *, is_last: bool = False) -> None:
@@ -80,8 +81,8 @@ NO_OUTPUT = NoOutput()
 
 
 class StepOutput(NoOutput):
-    """Writes the steps that a runner samples to files, each step once. An episode that fits `StepsBuilder`'s buffer is
-    written in one piece.
+    """Output files of a runner, to which every sampled step is written once. An episode that fits into the buffer of
+    `StepsBuilder` is written in one piece.
 
     Args:
         config: The runner's config, with `output` set.

@@ -77,8 +77,8 @@ class TrainingShards:
         return jax.tree.map(lambda x: x[None], first)
 
     def shapes(self) -> Any:
-        """Returns shapes and dtypes of one device's environment state, without the device axis. The later call of
-        `start` reuses this trace.
+        """Returns shapes and dtypes of one device's environment state, without the device axis. JAX traces the function
+        that creates this state only once: a later call of `start` does not trace it again.
         """
         shard = jax.eval_shape(self._init, stream_key(0, Stream.ROLLOUT))
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shard)
@@ -90,8 +90,8 @@ class TrainingShards:
         self.state, self.window = devices.place_shards(shards, self._devices), None
 
     def take_window(self, packed: Any) -> None:
-        """Stores the statistics of the last finished episodes. The training program returns them as one array, see
-        `EpisodeWindow.packed`; an empty array changes nothing.
+        """Unpacks the array `packed` that the training program returned (see `EpisodeWindow.packed`), and stores the
+        statistics of the last finished episodes as `window`. If the array is empty, nothing changes.
         """
         if self._rollout is not None and len(packed):
             self.window, self.is_finite, unclaimed = EpisodeWindow.unpacked(np.asarray(packed), self._rollout.agents)
@@ -123,7 +123,9 @@ class TrainingShards:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Number of steps of each unfinished episode of this process so far, int ``[envs]``."""
+        """Number of steps so far in each environment's unfinished episode, int ``[envs]``, for the environments on this
+        process's devices; empty if the training program steps no environments.
+        """
         if self._rollout is None:
             return np.zeros(0, int)
         return np.asarray(devices.own_shards(self.state.episodes.episode_length)).reshape(-1)
@@ -142,7 +144,9 @@ class TrainingShards:
         self.window = None if self._rollout is None else devices.all_shards(self.state.window)
 
     def set_state(self, runner: dict[str, Any]) -> bool:
-        """Restores the training environments from the saved state of an EnvRunner; returns True if it changed them.
+        """Restores the training environments from the saved state of an EnvRunner. Returns True if the states of all
+        environments were replaced, by saved states or by new episodes; False if at most PRNG keys or connector
+        statistics were loaded.
 
         Raises:
             ValueError: The state belongs to another environment or other connectors.
@@ -173,8 +177,8 @@ class TrainingShards:
         return False
 
     def _start_anew(self, runner: Mapping[str, Any]) -> None:
-        """Starts new episodes after loading a checkpoint with another mapping of agents to modules; keeps running
-        statistics of connectors and statistics of finished episodes.
+        """Starts new episodes in all environments after loading a checkpoint with another mapping of agents to modules.
+        Restores the connectors' running statistics and the statistics of finished episodes from the checkpoint.
 
         Args:
             runner: State of the checkpoint's EnvRunner. PRNG keys and statistics of the last finished episodes
@@ -203,7 +207,9 @@ class TrainingShards:
 
 
 def _acting_modules(stored: Mapping[str, Any]) -> set[str]:
-    """Returns the ids of the modules that have entries in a saved state of the environments."""
+    """Returns the ids of the modules that acted in the run that saved a state of the environments. Names of saved
+    arrays contain these ids: ``"modules/<module id>/..."``.
+    """
     return {name.split("/")[1] for name in stored if name.startswith("modules/")}
 
 
@@ -213,8 +219,8 @@ def _of_agents(named: Mapping[str, Any]) -> set[str]:
 
 
 def _restored_keys(stored: Mapping[str, Any], dtype: Any, num_devices: int) -> jax.Array:
-    """Restores the PRNG keys (one per device) from the saved state of a run without environments. For another number of
-    devices, derives new keys from the first one.
+    """Restores the PRNG keys, one per device, from the saved state of a run whose training program steps no
+    environments. If this run has another number of devices, derives new keys from the saved key of the first device.
     """
     saved_devices = np.shape(next(iter(stored.values()), ()))[:1]
     keys = from_named_leaves(jax.ShapeDtypeStruct(saved_devices, dtype), stored, "the random numbers")
@@ -234,8 +240,8 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
     lengths = stored.get("episodes/episode_length")
     if lengths is None or np.ndim(lengths) != 2:
         raise ValueError(
-            "The saved state contains no training environments on devices, but this run has such environments. Load "
-            "it into an algorithm with the environment(...) of the run that saved it."
+            "The saved state contains no JAX environments that the training program steps, but this run has such "
+            "environments. Load the state into an algorithm with the environment(...) of the run that saved it."
         )
     saved_devices, saved_each = np.shape(lengths)
     per_device = num_envs // num_devices

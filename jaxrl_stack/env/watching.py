@@ -83,8 +83,8 @@ BEFORE, AFTER = "seen_before", "seen_after"
 
 
 class WatchedRollout(DeviceRollout):
-    """Rollout that records the data of videos: states, observations, actions, rewards, and masks of the agents'
-    complete steps.
+    """Rollout that also records the data of videos: states, observations, actions, rewards, and the masks (if any) of
+    the env steps in which an agent's step is complete.
     """
 
     def step_envs(
@@ -130,8 +130,8 @@ class SeenEpisodes:
         self._ended: list[list[RecordedEpisode]] = [[] for _ in range(num_envs)]
 
     def add(self, record: StepRecord, counts: np.ndarray) -> None:
-        """Adds steps that a `WatchedRollout` recorded, NumPy leaves ``[T, B, ...]``, to the episodes; `counts`, bool
-        ``[T, B]``, selects the steps to include.
+        """Adds the steps of `record`, which a `WatchedRollout` recorded, to the episodes. The leaves of `record` are
+        NumPy arrays ``[T, B, ...]``; `counts`, bool ``[T, B]``, selects the steps to add.
         """
         of_modules = {mid: own[Columns.REWARDS] for mid, own in record.columns.items()}
         of_agents = self._module_map.by_agent(of_modules, axis=1)
@@ -168,8 +168,8 @@ class SeenEpisodes:
 
 @dataclasses.dataclass(frozen=True)
 class Frames:
-    """Iterable of video frames that draws each frame on demand from its state, because states need less memory than
-    frames.
+    """Iterable of an episode's video frames. Each frame is drawn only when it is read, because the stored environment
+    states need less memory than frames.
     """
 
     draw: Callable[[Any], np.ndarray]
@@ -192,7 +192,9 @@ def frames_and_note(env: JaxEnv, seen: list[Seen]) -> tuple[Frames, str | None]:
 
 
 def frame_of(env: JaxEnv, state: Any, obs: Any) -> np.ndarray:
-    """Draws the frame of a state: the environment's rendering if it has any, else a drawing of the observation."""
+    """Draws the video frame of a state: the environment's own rendering, or a drawing of the observation if the
+    environment's ``render`` returns None.
+    """
     frame = _own_frame(env, state)
     if frame is not None:
         return np.asarray(frame)

@@ -70,7 +70,9 @@ class Suite:
 
     @property
     def pip_line(self) -> str:
-        """Command that installs the suite, from a checkout or from a package index."""
+        """Command that installs the suite as an extra of jaxrl-stack, whether jaxrl-stack was installed from a checkout
+        or from a package index.
+        """
         return f"pip install 'jaxrl-stack[{self.extra}]'"
 
     def make(self, env_id: str, env_config: Mapping[str, Any]) -> SuiteEnv:

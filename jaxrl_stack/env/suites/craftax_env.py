@@ -20,7 +20,8 @@ from jaxrl_stack.env.suites.suite_env import StepOutcome, SuiteEnv, as_image
 
 
 class CraftaxEnv(SuiteEnv):
-    """Craftax game. Settings are fields of ``EnvParams``; map sizes are fields of ``StaticEnvParams``.
+    """Craftax game. Settings in `env_config` are fields of Craftax's ``EnvParams``; map sizes are fields of Craftax's
+    ``StaticEnvParams``.
 
     `max_timesteps` truncate an episode; every other end (the player's death; in Craftax the last boss's death, in
     Classic lava) terminates it. At the end of an episode, the step's info contains the achievements in percent.

@@ -55,7 +55,7 @@ CHEAP_RESETS = ("MPE_", "coin_game", "switch_riddle")
 
 
 def settings_of(env_id: str) -> list[str]:
-    """Returns the argument names of an environment's class."""
+    """Returns the names of the constructor arguments of JaxMARL's class of an environment."""
     names = arguments_of(type(make(env_id)).__init__)
     return names + arguments_of(SMAX.__init__) if env_id == "HeuristicEnemySMAX" else names
 

@@ -46,8 +46,8 @@ def own_action(spec: Any, action: Any) -> jax.Array:
 
 
 def has_entry_per_action(shape: tuple[int, ...], actions: Space) -> bool:
-    """Whether a flattened action mask has one entry for each action of a Discrete space, or for each action of each
-    component of a MultiDiscrete space; False if its entries belong to combinations of components.
+    """Whether a flattened action mask has one entry for each action of a Discrete space, or, for a MultiDiscrete space,
+    one entry for each value of each component. False if each entry belongs to a combination of the components' values.
     """
     if isinstance(actions, Discrete):
         return math.prod(shape) == int(actions.n)
@@ -63,7 +63,7 @@ def children_of(spec: Any) -> dict[str, Any]:
 
 
 def space_of(spec: Any) -> Space:
-    """Converts a spec to a space; a nested spec becomes a Dict."""
+    """Converts a Jumanji spec to a gymnasium space; a nested spec becomes a Dict."""
     match spec:
         case specs.DiscreteArray():
             return Discrete(int(spec.num_values))

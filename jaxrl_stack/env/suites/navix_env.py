@@ -18,7 +18,7 @@ from jaxrl_stack.env.suites.suite_env import StepOutcome, SuiteEnv, arguments_of
 
 
 class NavixEnv(SuiteEnv):
-    """Registered Navix environment; settings are arguments of its class.
+    """Registered Navix environment. Settings in `env_config` are arguments of ``navix.Environment.create``.
 
     `observation_fn` may be the name of a function of ``navix.observations``, such as "rgb". `max_steps` (100)
     truncate an episode.

@@ -63,7 +63,7 @@ class PgxMultiEnv(SuiteEnv, MultiAgentJaxEnv):
         return self._everybody(observed(state)), state, rewards, *ends, {}
 
     def render(self, state: Any) -> Any:
-        """Board as "player_0" sees it, one colour per kind of object."""
+        """Draws the board as "player_0" observes it, with one colour per kind of object."""
         # pgx's observe(state, player) is deprecated. Some games index the state with traced numbers, which the NumPy
         # arrays of recorded states refuse.
         own = self.env._observe(jax.tree.map(jnp.asarray, state), jnp.int32(0))

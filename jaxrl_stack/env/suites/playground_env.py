@@ -16,7 +16,8 @@ with without_lines(*WARP):
 
 
 class PlaygroundEnv(PhysicsEnv):
-    """Environment of Playground's registry; settings are the entries of its config, with dots for nested ones.
+    """Environment of MuJoCo Playground's registry. Settings in `env_config` are entries of Playground's config of the
+    environment; names of nested entries have dots.
 
     By default (`impl`: "jax"), the physics are computed by MJX in JAX, on any device; "warp" selects NVIDIA's physics.
     Robots for locomotion and manipulation come from mujoco_menagerie, which Playground downloads when the first such

@@ -17,7 +17,7 @@ from jaxrl_stack.env.jax_env import AutoResetJaxEnv, StepOutcome
 
 
 class SuiteEnv(AutoResetJaxEnv):
-    """Environment of a suite with the name "<prefix>/<id>".
+    """Base class of the environments of a suite. An environment is named "<prefix>/<id>".
 
     A subclass sets `prefix`, lists its `ids`, and defines `setup`, `reset_env` and `step_env`, which call the suite's
     functions without automatic resets.
@@ -94,13 +94,16 @@ class SuiteEnv(AutoResetJaxEnv):
 
 
 def arguments_of(function: Callable[..., Any]) -> list[str]:
-    """Returns the names of the arguments of a function that can be passed by keyword, without `self`."""
+    """Returns the names of a function's arguments, without `self` and without arguments that cannot be passed by
+    keyword.
+    """
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [name for name, p in inspect.signature(function).parameters.items() if p.kind in kinds and name != "self"]
 
 
 def masked_space(observations: Space, mask_shape: tuple[int, ...]) -> Dict:
-    """Returns the Dict space of observations with an action mask (1: legal), under RLlib's names.
+    """Returns the space of observations with an action mask (1: legal): a Dict with RLlib's keys "observations" and
+    "action_mask".
 
     Args:
         observations: Space of what is seen besides.

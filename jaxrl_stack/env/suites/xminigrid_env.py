@@ -19,8 +19,8 @@ from jaxrl_stack.env.suites.suite_env import StepOutcome, SuiteEnv, as_image
 
 
 class XMiniGridEnv(SuiteEnv):
-    """Registered xminigrid environment. Settings are fields of its ``EnvParams``: `max_steps`, `view_size`, and
-    `ruleset` for XLand.
+    """Registered xminigrid environment. Settings in `env_config` are fields of xminigrid's ``EnvParams``: `max_steps`,
+    `view_size`, and `ruleset` for XLand.
 
     Observations are tiles and colours in the agent's field of view, uint8 ``[view_size, view_size, 2]``. Reaching
     the goal terminates an episode; `max_steps` truncate it.

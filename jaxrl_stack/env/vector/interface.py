@@ -77,7 +77,9 @@ class Replayed(NamedTuple):
 
 
 def one_per_env(seed: int | Sequence[int], num_envs: int) -> list[int]:
-    """Returns one seed for each of ``B`` environments: the given list, or ``seed``, ``seed + 1``, ..."""
+    """Returns one seed for each of ``B`` environments. If `seed` is a sequence, returns its seeds as a list; if `seed`
+    is an integer, returns ``[seed, seed + 1, ...]``.
+    """
     if isinstance(seed, Sequence):
         return [int(own) for own in seed]
     return [int(seed) + i for i in range(num_envs)]

@@ -50,7 +50,8 @@ class MultiAgentVectorStep:
 
 
 class SyncHostMultiAgentEnv:
-    """``B`` multi-agent environments stepped one after the other, like `SyncHostVectorEnv` for one agent.
+    """``B`` multi-agent environments stepped one after the other; the counterpart of `SyncHostVectorEnv`, whose
+    environments have one agent.
 
     An episode ends if a flag ``"__all__"`` is True, or, without such flags, with the end of its last agent. The
     environment is reset in the same step; `MultiAgentVectorStep.final_obs` has the last observations.
@@ -207,8 +208,8 @@ class SyncHostMultiAgentEnv:
         return True
 
     def reset_one(self, index: int, seed: int) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Starts a new episode in one environment. The function `recover`, an argument of `step`, calls it for an
-        environment that replaces a failed one.
+        """Starts a new episode in one environment. After `renew` has replaced a failed environment, the function
+        `recover`, an argument of `step`, calls this method.
 
         Returns:
             ``(observations, infos)`` by agent.
@@ -216,7 +217,7 @@ class SyncHostMultiAgentEnv:
         return self._reset(index, seed=seed)
 
     def discard(self) -> None:
-        """Closes the environments after a failure."""
+        """Closes the environments after a failure of one of them."""
         self.close()
 
     def close(self) -> None:

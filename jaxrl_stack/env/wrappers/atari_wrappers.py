@@ -126,8 +126,8 @@ class GrayScaleAndResize(gym.ObservationWrapper):
             )
         if not (is_rgb or grayscale):
             raise ValueError(
-                f"GrayScaleAndResize(grayscale=False): {env} has gray images {shape}. Give "
-                "env_config={'obs_type': 'rgb'}."
+                f"GrayScaleAndResize(grayscale=False) needs RGB images [H, W, 3], but {env} has gray images {shape}. "
+                "Give env_config={'obs_type': 'rgb'}."
             )
         self._to_gray = is_rgb and grayscale
         self._dim = dim

@@ -131,7 +131,7 @@ class DMCEnv(gym.Env):
             ValueError: For another mode.
         """
         if mode != "rgb_array":
-            raise ValueError(f"render(mode={mode!r}): use 'rgb_array'.")
+            raise ValueError(f"{type(self).__name__}.render(mode={mode!r}) is not supported. Use mode='rgb_array'.")
         given = {"height": height, "width": width, "camera_id": camera_id}
         asked = {name: value for name, value in given.items() if value is not None}
         return self._env.physics.render(**{**self.camera, **asked})
@@ -155,5 +155,5 @@ class ActionClip(gym.ActionWrapper):
         self.action_space = Box(-1.0, 1.0, env.action_space.shape, np.float32)
 
     def action(self, action: np.ndarray) -> np.ndarray:
-        """Clips an action."""
+        """Clips an action to [-1, 1]."""
         return np.clip(action, -1.0, 1.0)
