@@ -87,7 +87,7 @@ def _pull_state(runner: Any, server: Any) -> None:
 
 
 def whole(numbered: tuple[int, Any], modules: Any) -> tuple[int, Any]:
-    """Combines the two return values of `sampled_in_actor` to ``(number, sample)``, where `number` identifies the call.
+    """Combines the two return values of `sampled_in_actor` into ``(number, sample)``; `number` identifies the call.
     If `modules` is not None, it is a reference to the columns (arrays of the sampled steps) in Ray's object store: the
     returned sample contains this reference, and the columns are not fetched.
     """

@@ -97,21 +97,22 @@ class SamplingMetrics:
 
     @property
     def lifetime_env_steps(self) -> int:
-        """Number of env steps of all runners: the number that the last `note_lifetime` call set, plus the env steps of
-        this runner since then.
+        """Number of env steps that all runners have sampled: the number that the last `note_lifetime` call set, plus
+        the env steps of this runner since then.
         """
         return self._others_env_steps + self.num_env_steps
 
     @property
     def timesteps(self) -> int:
-        """Estimated number of env steps of all runners, from which schedules compute values: the number that the last
-        `note_lifetime` call set, plus `steps_per_own_step` for each env step of this runner since then.
+        """Estimated number of env steps that all runners have sampled; schedules compute their values from this number.
+        The estimate is the number that the last `note_lifetime` call set, plus `steps_per_own_step` for each env step
+        of this runner since then.
         """
         return self._others_env_steps + self.num_env_steps * self.steps_per_own_step
 
     def note_lifetime(self, num_env_steps: int) -> None:
-        """Sets the number of env steps that all runners have sampled so far. `lifetime_env_steps` adds this runner's
-        later steps to this number.
+        """Sets the number of env steps that all runners have sampled so far. `lifetime_env_steps` and
+        `timesteps` start from this number and count this runner's later steps.
         """
         self._others_env_steps = num_env_steps
         self._num_reported -= self.num_env_steps
@@ -182,13 +183,14 @@ class SamplingMetrics:
         return dict(steps)
 
     def take_step_times(self) -> StepTimes:
-        """Returns the total duration and the number of vector steps since the last call of `take_step_times`."""
+        """Returns the total duration (seconds) and number of vector steps since the last call of `take_step_times`."""
         times, self._step_times = self._step_times, NO_STEP_TIMES
         return times
 
     def take_logged(self) -> dict[str, Any]:
         """Reduces and returns all metrics that were logged since the last call of `take_logged` or `report`. Before
-        that, logs the mean durations, and the steps by agent and by module that were neither taken nor logged yet.
+        that, logs the means of the numbers that `add_number` collected, such as durations, and the steps by agent and
+        by module that were neither taken nor logged yet.
         """
         self.log_means()
         for kind, steps in (("agent", self.agent_steps), ("module", self.module_steps)):

@@ -91,7 +91,8 @@ class TrainingShards:
 
     def take_window(self, packed: Any) -> None:
         """Unpacks the array `packed` that the training program returned (see `EpisodeWindow.packed`), and stores the
-        statistics of the last finished episodes as `window`. If the array is empty, nothing changes.
+        contents as `window` (statistics of the last finished episodes) and `is_finite`. If the array is empty, nothing
+        changes.
         """
         if self._rollout is not None and len(packed):
             self.window, self.is_finite, unclaimed = EpisodeWindow.unpacked(np.asarray(packed), self._rollout.agents)
@@ -177,8 +178,9 @@ class TrainingShards:
         return False
 
     def _start_anew(self, runner: Mapping[str, Any]) -> None:
-        """Starts new episodes in all environments after loading a checkpoint with another mapping of agents to modules.
-        Restores the connectors' running statistics and the statistics of finished episodes from the checkpoint.
+        """Starts new episodes in all environments, because the restored state has another mapping of agents to
+        modules. Restores only the PRNG keys, the connectors' running statistics and the statistics of finished
+        episodes.
 
         Args:
             runner: State of the checkpoint's EnvRunner. PRNG keys and statistics of the last finished episodes

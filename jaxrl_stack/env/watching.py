@@ -83,8 +83,8 @@ BEFORE, AFTER = "seen_before", "seen_after"
 
 
 class WatchedRollout(DeviceRollout):
-    """Rollout that also records the data of videos: states, observations, actions, rewards, and the masks (if any) of
-    the env steps in which an agent's step is complete.
+    """Rollout that records only the data of videos: states, observations, actions, rewards, and the rollout's masks (if
+    any), which are False where an agent's step is not complete.
     """
 
     def step_envs(

@@ -59,7 +59,7 @@ class PhysicsEnv(SuiteEnv):
         return physics.obs, (physics, time), rewards.sum(), physics.done, truncated, physics.metrics
 
     def render(self, state: Any) -> np.ndarray | None:
-        """Draws the robot's bodies from the side, as an image; returns None if the robot consists only of meshes."""
+        """Draws the environment's MuJoCo model from the side; returns None if the model consists only of meshes."""
         return drawings.bodies(*self.model_and_positions(state[0]))
 
     @abc.abstractmethod

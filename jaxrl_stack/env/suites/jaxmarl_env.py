@@ -34,7 +34,7 @@ class JaxMarlState(NamedTuple):
 
 
 class JaxMarlEnv(SuiteEnv, MultiAgentJaxEnv):
-    """JaxMARL environment. Settings in `env_config` are constructor arguments of JaxMARL's class of the environment.
+    """JaxMARL environment. Settings in `env_config` are constructor arguments of the JaxMARL class of this environment.
 
     The settings `scenario` of SMAX and `layout` of overcooked may be names. An episode that ends at its time limit
     (`TRUNCATES_AT`) is truncated; any other end terminates it. If the environment restricts actions, observations are

@@ -55,7 +55,9 @@ CHEAP_RESETS = ("MPE_", "coin_game", "switch_riddle")
 
 
 def settings_of(env_id: str) -> list[str]:
-    """Returns the names of the constructor arguments of JaxMARL's class of an environment."""
+    """Returns the names of the constructor arguments of an environment's JaxMARL class; for "HeuristicEnemySMAX", also
+    the names of SMAX's arguments.
+    """
     names = arguments_of(type(make(env_id)).__init__)
     return names + arguments_of(SMAX.__init__) if env_id == "HeuristicEnemySMAX" else names
 

@@ -27,8 +27,8 @@ from jaxrl_stack.utils.notices import notice_once
 
 
 class JumanjiEnv(SuiteEnv):
-    """Registered Jumanji environment. Settings in `env_config` are constructor arguments of Jumanji's class of the
-    environment.
+    """Registered Jumanji environment. Settings in `env_config` are constructor arguments, except `viewer`, of the
+    Jumanji class of this environment.
 
     Observations become a Dict of their fields. If one of them is an `action_mask`, they become
     ``{"action_mask": ..., "observations": ...}``, where "observations" is the Dict of the other fields, or the only

@@ -106,7 +106,7 @@ def masked_space(observations: Space, mask_shape: tuple[int, ...]) -> Dict:
     "action_mask".
 
     Args:
-        observations: Space of what is seen besides.
+        observations: Space of the observations without the mask.
         mask_shape: Shape of the mask, ``(n,)`` for ``Discrete(n)`` actions.
     """
     return Dict({"action_mask": Box(0.0, 1.0, mask_shape, np.float32), "observations": observations})

@@ -208,8 +208,8 @@ class SyncHostMultiAgentEnv:
         return True
 
     def reset_one(self, index: int, seed: int) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Starts a new episode in one environment. After `renew` has replaced a failed environment, the function
-        `recover`, an argument of `step`, calls this method.
+        """Starts a new episode in one environment. The function `recover` (an argument of `step`) calls this method
+        after it has replaced a failed environment by `renew`.
 
         Returns:
             ``(observations, infos)`` by agent.
