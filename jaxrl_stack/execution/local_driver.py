@@ -157,8 +157,9 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
-        """Restores EnvRunner states and driver state (results of `_sampling_state` and `_own_state`) where they are
-        present, then sends weights to the runners.
+        """Restores the EnvRunner states in `state` and the driver state `own` (results of `_sampling_state` and
+        `_own_state`). `state` may lack parts, and `own` may be None. On the host, also sends the weights to the
+        runners.
         """
 
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:

@@ -38,8 +38,8 @@ RECORDED_REMEDY = (
 def make_replays(
     facts: Facts, config: OffPolicyConfig, forms: Mapping[str, DrawForm], numbers: Mapping[str, int], num_updates: int
 ) -> dict[str, Replay]:
-    """Creates a training step's replay buffers, ``{name: replay}``: on the device one for each module, on the host one
-    for all.
+    """Creates a training step's replay buffers, ``{name: replay}``: on the device one for each module; on the host one
+    that all modules share.
 
     Args:
         facts: Facts of the step's driver.
@@ -108,7 +108,9 @@ class _ReplayMaker(abc.ABC):
     num_updates: int
 
     def replays(self, forms: Mapping[str, DrawForm], numbers: Mapping[str, int]) -> dict[str, Replay]:
-        """Creates the replay buffers, by default one for each module; see `make_replays`."""
+        """Creates the replay buffers, ``{module_id: replay}``, one for each module. A subclass may create one that all
+        modules share instead.
+        """
         return {mid: self._replay_of_module(mid, what, numbers[mid]) for mid, what in forms.items()}
 
     def _replay_of_module(self, module_id: str, what: DrawForm, number: int) -> Replay:
@@ -288,9 +290,7 @@ class _OnDevice(_ReplayMaker):
         )
 
     def _recorded_shapes(self, module_id: str) -> dict[str, Any]:
-        """Shapes (``[1, B, ...]``) and dtypes of the columns that one step of a device's environments records for a
-        module.
-        """
+        """Shapes (``[1, B, ...]``) and dtypes of a module's columns for one step of all environments on a device."""
         return dict(self.facts.recorded_shapes[module_id])
 
     def _mixture(self, replay: Replay, source: Replay, num_sampled: int) -> Mixture:

@@ -35,14 +35,17 @@ class Layout(NamedTuple):
         return self.at_once * len(self.devices)
 
     def place(self, slot: int) -> tuple[int, int, int]:
-        """Returns the block, the device and the row of a slot (the position of one member)."""
+        """Returns the indices of a slot (the position of one member): the block (members trained by one call of the
+        program), the device, and the row on this device.
+        """
         block, rest = divmod(slot, self.block_size)
         return (block, *divmod(rest, self.at_once))
 
 
 class Round(NamedTuple):
-    """Plan of one exchange of members between D devices (`jax.lax.all_to_all`): the rows of the blocks that each device
-    reads and sends, and the rows that it overwrites with received members.
+    """Plan of one exchange of members between D devices (`jax.lax.all_to_all`). The members of a block are rows of the
+    block's arrays. The plan has the rows that each device reads and sends, and the rows that the device overwrites with
+    received members.
 
     Attributes:
         taken: Block -> int32 ``[D, R]``: row of the block to read into each of R rows of the exchange; V, the number of

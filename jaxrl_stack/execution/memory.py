@@ -104,8 +104,8 @@ def opponents_memory(runner: RunnerState, num_devices: int) -> MemoryEstimate:
 
 
 def _of_block(what: str, facts: Facts, num_envs: int, num_steps: int, layouts: Mapping[str, Layout]) -> MemoryEstimate:
-    """Estimates the memory of sampled columns, for `num_envs` environments and `num_steps` steps. Modules without an
-    entry in `layouts` store columns with the shapes of recorded steps.
+    """Estimates the memory of sampled columns, for `num_envs` environments and `num_steps` steps. Columns of modules
+    without an entry in `layouts` have the shapes of single steps in `facts.recorded`.
     """
     counts, recorded, rows = {"envs": num_envs, "steps": num_steps}, facts.recorded, facts.num_rows(num_envs)
     of_modules = {mid: own.block(num_steps, rows[mid], layouts.get(mid)) for mid, own in recorded.items()}
@@ -114,7 +114,7 @@ def _of_block(what: str, facts: Facts, num_envs: int, num_steps: int, layouts: M
 
 
 def _by_column(of_modules: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Merges the columns' shapes of all modules to ``{column: shapes}``; with several modules, the keys are
+    """Merges the dicts ``{column: shapes}`` of all modules into one. With several modules, the keys of the result are
     ``module_id/column``.
     """
     if len(of_modules) == 1:
@@ -154,8 +154,9 @@ def least_memory(config: AlgorithmConfig) -> MemoryEstimate:
 
 
 def require_host_memory(config: AlgorithmConfig, estimate: MemoryEstimate, num_actors: Any, remedy: str = "") -> None:
-    """Raises ValueError if an estimate exceeds the free memory of this machine. The memory of actors is compared with
-    the installed memory instead, and only if the cluster has no other machine and cannot grow.
+    """Raises ValueError if the estimated memory, such as of a train batch, exceeds the free memory of this machine. The
+    memory of actors is compared with the installed memory instead, and only if the cluster has no other machine and
+    cannot grow.
 
     Args:
         config: The algorithm's config.
@@ -175,7 +176,8 @@ def require_host_memory(config: AlgorithmConfig, estimate: MemoryEstimate, num_a
 
 
 def require_counts_on_host(config: AlgorithmConfig) -> None:
-    """Raises ValueError if the numbers of environments and rows need more memory than the machine has. Creates nothing.
+    """Raises ValueError if the config's environments or train batch rows need more memory than the machine has.
+    Computes estimates only; creates no environments or arrays.
 
     Args:
         config: The algorithm's config.
@@ -210,7 +212,7 @@ def _makes_env_objects(config: AlgorithmConfig) -> bool:
 
 
 def require_device_memory(devices: Sequence[Device], whole: MemoryEstimate, remedy: str) -> None:
-    """Raises ValueError if an estimate exceeds the free memory of the learner's devices.
+    """Raises ValueError if the estimated memory of arrays exceeds the free memory of the learner's devices.
 
     Args:
         devices: Devices of this process. CPU devices share the machine's memory; accelerators have their own, with

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class MixedKept:
-    """State of a `Mixture`: the states of its replay buffer and of its recorded steps.
+    """State of a `Mixture`, which draws train batches from a replay buffer and from recorded steps.
 
     Attributes:
         sampled: State of the replay buffer.

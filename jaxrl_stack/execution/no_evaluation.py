@@ -1,4 +1,6 @@
-"""Actions of a policy that was trained on recorded data, computed without an environment for training or evaluation."""
+"""Actions of a policy that was trained on recorded data, for runs in which neither training nor evaluation has
+an environment.
+"""
 
 from __future__ import annotations
 
@@ -85,8 +87,8 @@ class NoEvaluation(Evaluation):
             for own, of_data in zip(runner.get_spaces()[mid], trained, strict=True):
                 if difference(own, of_data) is not None:
                     raise ValueError(
-                        f"Without an environment, the connectors give the module the space {own}, but it was trained "
-                        f"on the space {of_data}. {_REMEDY}"
+                        f"Without an environment, the connectors give the module the observation or action space "
+                        f"{own}, but the module was trained on {of_data}. {_REMEDY}"
                     )
         return runner
 

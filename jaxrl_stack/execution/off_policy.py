@@ -40,7 +40,8 @@ logger = logging.getLogger(__name__)
 
 
 class OffPolicyStep(TrainingStep):
-    """Samples into a replay buffer, then makes gradient steps on drawn transitions or sequences, in rounds.
+    """Samples into a replay buffer in one or more rounds, then makes gradient steps, each on newly drawn transitions or
+    sequences.
 
     Its kept data is ``{name: state of the replay}``.
 
@@ -238,8 +239,8 @@ class OffPolicyStep(TrainingStep):
         return part
 
     def _part(self, name: str) -> KeptPart:
-        """Returns a `KeptPart` for the replay buffer `name`: its `value` reads and replaces this buffer's state in the
-        stored dict ``{name: state}`` of all buffers.
+        """Returns a `KeptPart` that reads and replaces the state of the replay buffer `name`: one entry of the step's
+        kept data, the dict ``{name: state}`` of all replay buffers.
         """
         return KeptPart(self.kept, lambda kept: kept[name], lambda kept, own: {**kept, name: own})
 

@@ -75,7 +75,9 @@ class OfflineEvaluation:
         )
 
     def start(self) -> None:
-        """Creates the runners if the config has evaluations; otherwise the first use creates them."""
+        """Creates the runners if `offline_evaluation_interval` or `num_offline_eval_runners` is set; otherwise the
+        first use of `group` creates them.
+        """
         if self.config.offline_evaluation_interval or self.config.num_offline_eval_runners:
             _ = self.group
 
@@ -118,7 +120,8 @@ class OfflineEvaluation:
 
     def _runs_in_actors(self, group: OfflineEvaluationRunnerGroup, is_training: Callable[[], bool] | None) -> list[Any]:
         """Requests ``offline_evaluation_duration`` evaluations per runner from the runners in actors, and returns their
-        reports. With ``offline_evaluation_duration="auto"``, requests evaluations until training ends.
+        reports. With ``offline_evaluation_duration="auto"``, requests evaluations until the concurrent training ends
+        (`is_training` returns False).
         """
         timeout, duration = self.config.offline_evaluation_timeout_s, self.config.offline_evaluation_duration
         wanted = None if duration == "auto" else int(duration) * group.num_runners

@@ -281,9 +281,9 @@ class OfflineStep(TrainingStep):
 
     def draw_rows(self) -> Experience:
         """Draws a minibatch of recorded steps for computations without an update, such as losses of an evaluation. The
-        learner's module computes the columns of `prepare`, such as value targets, once for each chunk of data in
-        memory; `prepare_anew` makes the next draw compute them again. If a user's `OfflineData.sample` provides the
-        minibatch, the user's object must provide these columns.
+        learner's module computes additional columns, such as value targets, by `prepare`, once for each chunk of data
+        in memory; after `prepare_anew`, the next draw computes the columns again. If a user's `OfflineData.sample`
+        returns the minibatch, the minibatch must contain the additional columns.
 
         Raises:
             ValueError: If the data is on the devices.
@@ -383,8 +383,8 @@ class OfflineStep(TrainingStep):
 
 def data_budget(config: AlgorithmConfig) -> int | None:
     """Maximum bytes of recorded data in memory: the setting `max_resident_bytes`. If the setting is None, the maximum
-    is a quarter of the free memory of the host or of one of this process's learner devices, whichever is least. None if
-    no free memory is known.
+    is a quarter of the smallest free memory among the host and this process's learner devices. None if no free memory
+    is known.
     """
     if config.max_resident_bytes is not None:
         return int(config.max_resident_bytes)

@@ -193,7 +193,7 @@ class PopulationDriver:
 
     @property
     def num_running(self) -> int:
-        """R, number of running members."""
+        """Number R of running members, which are the members that are not stopped."""
         return len(self.running)
 
     @property
@@ -203,13 +203,13 @@ class PopulationDriver:
     @property
     def _members_of_slots(self) -> np.ndarray:
         """Index of the member in each slot (row of the stacked states), int64. Slots without a member contain copies of
-        the last running member.
+        the last running member, and have that member's index.
         """
         num_slots = self._num_blocks * self.layout.block_size
         return self.running[np.minimum(np.arange(num_slots), self.num_running - 1)]
 
     def _start(self, starts: Sequence[MemberStart]) -> None:
-        """Creates new members from their configs and parameters, and resets the population's counters."""
+        """Creates new members from their configs and environment parameters, and resets the population's counters."""
         self.layout, self.running = self._largest, np.arange(self.num_members)
         self.blocks: list[MemberStates] = []
         self._timesteps: list[Any] = []
@@ -249,8 +249,8 @@ class PopulationDriver:
         template, config = self.template, start.config
         if not template.learner.reset(config):
             raise ValueError(
-                "A population builds the modules of every member from its seed, but this config has a module that is "
-                "built already or was changed. Use rl_module(rl_module_spec=RLModuleSpec(...))."
+                "A population builds each member's modules from the member's seed, but this config has a module "
+                "that is built already or was changed. Use rl_module(rl_module_spec=RLModuleSpec(...))."
             )
         template.shards.start(config.root_seed)
         learner = devices.host_view(template.learner.state)
@@ -441,7 +441,9 @@ class PopulationDriver:
         return map_members(self._joined, self.axes, *self.blocks, shared=lambda x, *_: devices.own_shards(x)[0])
 
     def states_of(self, members: Sequence[int]) -> list[MemberStates]:
-        """States of the given running members as separate host arrays, without replay buffers."""
+        """Returns copies of the given running members' states as host arrays, one `MemberStates` for each member,
+        without replay buffers.
+        """
         axes = dataclasses.replace(self.axes, kept=None)
         blocks = [dataclasses.replace(block, kept=None) for block in self.blocks]
         shared = lambda x, *_: np.array(devices.own_shards(x)[0])  # noqa: E731
@@ -545,8 +547,8 @@ class PopulationDriver:
         self.metrics = jax.tree.map(lambda x: self.of_all(x[self.running], np.nan), self.metrics)
 
     def _layout_for(self, number: int) -> Layout:
-        """Returns the smallest arrangement of members in blocks that has room for `number` members; the largest one if
-        none has.
+        """Returns the `Layout` with the smallest block (members trained by one call of the program) that has room for
+        `number` members. If no block has room for all, returns the largest layout.
         """
         ratio = CPU_SHRINKAGE if self.devices[0].platform == "cpu" else SHRINKAGE
         layout = self._largest
@@ -607,14 +609,16 @@ class PopulationDriver:
             self.blocks[i] = dataclasses.replace(block, settings=settings, env_params=env_params)
 
     def hand_over(self, member: int, driver: DeviceDriver) -> None:
-        """Loads a running member's state into a driver of one device."""
+        """Loads a running member's state into the driver of a single run, which can then continue the member's
+        training.
+        """
         slot, states = self._slot_of(member), self.states()
         of_member = map_members(lambda x: x[slot], self.axes, states)
         driver.go_on_as(of_member.learner, of_member.runner, of_member.kept, num_env_steps=self.num_env_steps)
 
     def continue_from(self, driver: DeviceDriver) -> None:
-        """Copies the state of a driver of one device to all running members: learner, environments, stored data and
-        counters.
+        """Copies the state of the driver of a single run (on one device) to all running members: learner, environments,
+        stored data and counters.
 
         Each member has other random streams, which depend on its seed and on the streams of the driver; settings and
         numbers of environments remain the members'. Diverged members train again.

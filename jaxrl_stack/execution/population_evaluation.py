@@ -67,7 +67,9 @@ class PopulationEvaluation:
         self._settings = self._driver.dealt_out(jax.tree.map(lambda *leaves: np.stack(leaves), *of_members))
 
     def _mapped(self, of_member: Any, in_axes: tuple[Any, ...]) -> Any:
-        """Compiles a function of one member into a function of a whole block of members, mapped over the devices."""
+        """Compiles a function of one member into a function of all members of a block (members trained by one call of
+        the program), which are distributed over the devices.
+        """
         driver, axes = self._driver, tuple(None if axis is None else 0 for axis in in_axes)
 
         def of_all(members: MemberStates, *args: Any) -> tuple[Any, ...]:
@@ -80,8 +82,8 @@ class PopulationEvaluation:
         )
 
     def _rollout(self, member: MemberStates) -> Any:
-        """Returns the rollout of a member. If evaluation uses the training environment, the environment has the
-        member's parameters.
+        """Returns a member's rollout: the object that steps the evaluation environments. If evaluation uses the
+        training environment, the rollout has the member's environment parameters.
         """
         rollout = self._runner.rollout
         trained = self._driver.template.rollout
@@ -89,8 +91,8 @@ class PopulationEvaluation:
         return dataclasses.replace(rollout, env_params=member.env_params) if is_trained else rollout
 
     def _begun(self, member: MemberStates, key: Any) -> Any:
-        """Resets a member's evaluation environments, with connector statistics of the member's training, or of the data
-        if training reads data.
+        """Resets a member's evaluation environments. The env-to-module connectors start with the statistics of the
+        member's training; if training reads recorded data, with the statistics of the data.
         """
         known = member.runner.env_to_module if self._of_data is None else self._of_data
         return self._rollout(member).init(key, self._num_envs, env_to_module=known)
@@ -105,7 +107,7 @@ class PopulationEvaluation:
         return state, ended
 
     def evaluate(self, iteration: int, call: int = 0) -> dict[str, Any]:
-        """Runs one evaluation of every member, and returns the metrics by member.
+        """Runs one evaluation of every member, and returns the metrics of each member.
 
         Args:
             iteration: Iterations done; it determines the seed.

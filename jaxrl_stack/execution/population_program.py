@@ -54,8 +54,8 @@ class HandedOut:
 
     @classmethod
     def of(cls, metrics: Flat | None, window: Any, is_live: Any, num_updates: Any) -> HandedOut:
-        """Packs the metrics of one member; `window` has the statistics of its last episodes from
-        `EpisodeWindow.packed`, or is () without environments.
+        """Packs the metrics of one member into a `HandedOut`. `window` has the statistics of the member's last
+        episodes, from `EpisodeWindow.packed`; it is () without environments.
         """
         metrics = Flat.of({}) if metrics is None else metrics
         numbers = jnp.stack([is_live.astype(jnp.uint32), num_updates.astype(jnp.uint32)])
@@ -79,8 +79,8 @@ class HandedOut:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class PopulationProgram:
-    """Runs one call of a `DeviceProgram` for V members per device. Members are independent: no value is reduced over
-    them.
+    """Runs one call (K training steps) of a `DeviceProgram`, the compiled program of the on-device driver, for V
+    members per device. Members are independent: no value is reduced over them.
 
     Attributes:
         program: Program of one member.

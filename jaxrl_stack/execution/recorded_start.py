@@ -43,9 +43,9 @@ class RecordedStart:
     def __init__(self, config: Any, spaces: tuple[gym.Space, gym.Space], module: RLModule | None, what: DrawForm):
         if what.declared:
             raise ValueError(
-                f"The Learner, RLModule or a learner connector reads {list(what.declared)} (columns_from_acting), but "
-                f"the replay buffer takes only standard columns from offline_data(input_=...). Leave input_ out, or "
-                f"compute the columns from observations in a learner connector."
+                f"columns_from_acting of the Learner, RLModule or a learner connector names {list(what.declared)}, but "
+                "the recorded steps of offline_data(input_=...) enter the replay buffer without these columns. Leave "
+                "input_ out, or compute the columns from observations in a learner connector."
             )
         if what.extra_columns:
             raise ValueError(

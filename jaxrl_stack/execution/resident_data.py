@@ -66,7 +66,8 @@ class Resident:
 
 
 class ResidentData:
-    """Source of train batches: recorded steps that are stored on the devices. Its state is a `Resident`.
+    """Source of train batches: recorded steps that are stored on the devices. The source's state is a `Resident`, which
+    contains the steps and the read positions.
 
     Every device has all data, or a separate part of the pieces (`is_divided`), from which it draws its part of every
     minibatch.
@@ -251,8 +252,8 @@ class ResidentData:
         return dataclasses.replace(kept, position=(after % size)[None], passes=passes), item
 
     def _next_by_weight(self, kept: Resident, number: jax.Array) -> tuple[Resident, jax.Array]:
-        """Selects the next items (steps or sequences) as `_next` does, but from several data sets: for each item, draws
-        a data set with a probability proportional to its weight.
+        """Selects this device's next items (steps or sequences) from several data sets. For each item, draws a data set
+        with a probability proportional to the data set's weight. Arguments and results are the same as of `_next`.
         """
         every = jnp.arange(self._batch, dtype=jnp.uint32)
         bits = permutation.derive_keys(kept.keys[:1], kept.num_draws, every[:, None])[:, 0]
@@ -309,9 +310,8 @@ class ResidentData:
 
     def _remedy(self, num_devices: int, *, is_divided: bool) -> str:
         """Returns the fix for an error message: settings that divide the data among `num_devices` devices if
-        `is_divided`, else settings that copy the data to each device. The data is divided if one copy exceeds
-        `max_resident_bytes`. CPU devices share memory: their data is divided if all copies together exceed
-        `max_resident_bytes`.
+        `is_divided`, else settings that copy the data to each device. The data is divided if its bytes exceed
+        `max_resident_bytes`. On CPU devices, which share memory, the bytes of the copies for all devices count.
         """
         if is_divided and self.is_divided:
             return f"Use {num_devices} devices"

@@ -32,8 +32,8 @@ def sample_for_user(runner: Any, *, takes_metrics: bool, **kwargs: Any) -> Sampl
 
 
 def _of_episodes(runner: Any, episodes: list[Any]) -> Part:
-    """Creates a `Part` (the samples of one ``sample()`` call) from the episodes that an EnvRunner has sampled, with the
-    numbers of their steps and the version of the runner's weights.
+    """Creates a `Part` (the samples of one ``sample()`` call) from the episodes that an EnvRunner has sampled. The part
+    also has the numbers of env steps and agent steps, and the version of the runner's weights.
     """
     num_steps = sum(len(episode) for episode in episodes)
     version = runner.weights_seq_no

@@ -1,4 +1,4 @@
-"""Notice about environments whose steps take most of an iteration."""
+"""Notice about environments whose steps take most of the time of an iteration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIN_STEPS = 10
 
 
 def note_slow_steps(config: AlgorithmConfig, times: StepTimes, seconds: float) -> None:
-    """Prints one notice if environment steps are slow, take most of the time and run one after the other.
+    """Prints one notice if environment steps are slow, run one after the other, and take most of the iteration's time.
 
     Args:
         config: The algorithm's config.

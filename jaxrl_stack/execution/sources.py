@@ -166,8 +166,8 @@ class Replay(HasState, Protocol):
         ...
 
     def component(self, kept: Kept) -> Checkpointable:
-        """Returns an object that represents the replay buffer, for users of the ``Algorithm`` and for checkpoints. The
-        buffer's state is in `kept`.
+        """Returns the object by which users of the ``Algorithm`` and checkpoints access the replay buffer. `kept` holds
+        the buffer's state.
         """
         ...
 

@@ -101,8 +101,8 @@ class StreamedInput:
         return np.random.default_rng(seed).permutation(len(self._pieces))
 
     def _made(self, cursor: Cursor, num_pieces: int | None = None) -> Window:
-        """Reads the window (chunk in memory) that starts at a cursor: the next `num_pieces` pieces of the data set, or
-        as many as fill `window_bytes`.
+        """Reads the window (chunk in memory) that starts at a cursor. The window has `num_pieces` pieces of the data
+        set. If `num_pieces` is None, the window ends with the piece that reaches `window_bytes`, or with the pass.
         """
         order, at, num_bytes = self._order(cursor.passes), cursor.first, 0
         last = len(order) if num_pieces is None else at + num_pieces
@@ -260,8 +260,8 @@ class StreamedInput:
                 return
         self.restart(Cursor())
         raise ValueError(
-            f"The saved read position ({offset} steps or sequences after the start of data part {cursor.first} of a "
-            "pass) does not exist in offline_data(input_=...). Use the data of the saved run, or restore only the "
+            f"The saved read position (after {cursor.first} file parts and {offset} steps or sequences of a pass) does "
+            "not exist in offline_data(input_=...). Use the data of the saved run, or restore only the "
             "learners: restore_from_path(path, component='learner_group')."
         )
 
@@ -320,7 +320,7 @@ class StreamedData:
 
     @property
     def passes(self) -> int:
-        """Number of complete passes over the first data set."""
+        """Number of complete passes over the first data set. The number of passes over another data set can differ."""
         return self.inputs[0].passes
 
     def get_state(self, kept: None) -> dict[str, Any]:
@@ -411,7 +411,7 @@ class OwnSamples:
         return {}
 
     def set_state(self, kept: None, state: Mapping[str, Any]) -> None:
-        """Does nothing: the state is empty."""
+        """Does nothing: the read position in the data belongs to the user's `OfflineData` object."""
 
     def prepare_anew(self) -> None:
         """Does nothing: additional columns, such as value targets, come from the user's `OfflineData` object."""

@@ -218,8 +218,8 @@ class Place(Protocol):
 
 
 class AsynchronousPlace(Place, Protocol):
-    """`Place` (operations that a training step calls) for updates that run in the background: `collect` can also wait
-    for Ray references, and other methods store results of updates and send weights.
+    """`Place` (operations that a training step calls) for updates that run in the background. `collect` can also wait
+    for Ray references; `note_update` and `note_lag` store results of updates, and `publish_weights` sends weights.
 
     Attributes:
         timesteps: Lifetime counters, as arguments of updates.
@@ -231,7 +231,9 @@ class AsynchronousPlace(Place, Protocol):
     def collect(
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
     ) -> Sampled:
-        """Collects samples like `Place.collect`, but also returns when a Ray reference in `also` is ready."""
+        """Returns the samples of finished runners like `Place.collect`. The call also returns, possibly without
+        samples, when a Ray reference in `also` is ready.
+        """
         ...
 
     def note_update(self, metrics: list[dict[str, Any]]) -> None:
@@ -245,7 +247,7 @@ class AsynchronousPlace(Place, Protocol):
         ...
 
     def publish_weights(self, weights: Mapping[str, Any]) -> None:
-        """Sends `weights` to the runners; see `weights_for_runners`."""
+        """Sends `weights` (weights and number of updates, as `weights_for_runners` returns them) to the runners."""
         ...
 
 
@@ -309,8 +311,8 @@ class TrainingStep(abc.ABC):
 
     @abc.abstractmethod
     def plan(self, facts: Facts) -> Plan | None:
-        """Computes the numbers of steps and rows that sampling and updates take. Called once spaces, learners and
-        pipelines are known, before large allocations.
+        """Computes the numbers of steps and rows that sampling and updates take. The driver calls this method after
+        spaces, learners and pipelines are known, and before it allocates large arrays.
 
         Args:
             facts: Facts of its driver. `Facts.plan_samples` and `Facts.plan_update` plan samples and updates from them,
@@ -407,7 +409,8 @@ class TrainingStep(abc.ABC):
         return None
 
     def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:  # noqa: B027 - most keep nothing
-        """Restores the replay buffer, after all other components; for `state`, see `Driver.set_replay_state`.
+        """Restores the replay buffer. The driver calls this method after all other components are restored; for
+        `state`, see `Driver.set_replay_state`.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.
@@ -416,8 +419,8 @@ class TrainingStep(abc.ABC):
     # --------------------------------------------------------------------------------------------------------- results
 
     def num_env_steps_trained(self, driver: LocalDriver) -> int:
-        """Number of env steps that updates have used since the start; by default the number of sampled steps, each
-        counted once, without those that were lost.
+        """Number of env steps that updates have used since the start. By default, each sampled step counts once; steps
+        that were lost before an update (their node died) do not count.
         """
         return driver.num_env_steps - driver.num_env_steps_lost
 
