@@ -158,8 +158,8 @@ class LocalDriver(Driver):
     @abc.abstractmethod
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
         """Restores the EnvRunner states in `state` and the driver state `own` (results of `_sampling_state` and
-        `_own_state`). `state` may lack parts, and `own` may be None. On the host, also sends the weights to the
-        runners.
+        `_own_state`). `state` may lack parts, and `own` may be None. `HostDriver` also sends the weights to the
+        EnvRunners.
         """
 
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:

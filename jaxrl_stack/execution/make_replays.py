@@ -108,8 +108,8 @@ class _ReplayMaker(abc.ABC):
     num_updates: int
 
     def replays(self, forms: Mapping[str, DrawForm], numbers: Mapping[str, int]) -> dict[str, Replay]:
-        """Creates the replay buffers, ``{module_id: replay}``, one for each module. A subclass may create one that all
-        modules share instead.
+        """Creates the replay buffers, ``{module_id: replay}``, one for each module. A subclass may instead create one
+        buffer that all modules share. For the arguments, see `make_replays`.
         """
         return {mid: self._replay_of_module(mid, what, numbers[mid]) for mid, what in forms.items()}
 

@@ -104,8 +104,8 @@ def opponents_memory(runner: RunnerState, num_devices: int) -> MemoryEstimate:
 
 
 def _of_block(what: str, facts: Facts, num_envs: int, num_steps: int, layouts: Mapping[str, Layout]) -> MemoryEstimate:
-    """Estimates the memory of sampled columns, for `num_envs` environments and `num_steps` steps. Columns of modules
-    without an entry in `layouts` have the shapes of single steps in `facts.recorded`.
+    """Estimates the memory of sampled columns, for `num_envs` environments and `num_steps` steps. Modules
+    without an entry in `layouts` have columns in the layout in which EnvRunners record them, ``[T, B, ...]``.
     """
     counts, recorded, rows = {"envs": num_envs, "steps": num_steps}, facts.recorded, facts.num_rows(num_envs)
     of_modules = {mid: own.block(num_steps, rows[mid], layouts.get(mid)) for mid, own in recorded.items()}
@@ -176,8 +176,8 @@ def require_host_memory(config: AlgorithmConfig, estimate: MemoryEstimate, num_a
 
 
 def require_counts_on_host(config: AlgorithmConfig) -> None:
-    """Raises ValueError if the config's environments or train batch rows need more memory than the machine has.
-    Computes estimates only; creates no environments or arrays.
+    """Raises ValueError if the config's numbers of environments, rollout steps or train batch rows need more memory
+    than the machine has. Computes lower bounds of the memory; creates no environments or arrays.
 
     Args:
         config: The algorithm's config.

@@ -239,8 +239,8 @@ class OffPolicyStep(TrainingStep):
         return part
 
     def _part(self, name: str) -> KeptPart:
-        """Returns a `KeptPart` that reads and replaces the state of the replay buffer `name`: one entry of the step's
-        kept data, the dict ``{name: state}`` of all replay buffers.
+        """Returns a `KeptPart` that reads and replaces the state of the replay buffer `name`. This state is one entry
+        of the step's kept data, the dict ``{name: state}`` of all replay buffers.
         """
         return KeptPart(self.kept, lambda kept: kept[name], lambda kept, own: {**kept, name: own})
 

@@ -193,7 +193,7 @@ class PopulationDriver:
 
     @property
     def num_running(self) -> int:
-        """Number R of running members, which are the members that are not stopped."""
+        """Number of running members, R. A running member is a member that `keep` has not stopped."""
         return len(self.running)
 
     @property
@@ -442,7 +442,7 @@ class PopulationDriver:
 
     def states_of(self, members: Sequence[int]) -> list[MemberStates]:
         """Returns copies of the given running members' states as host arrays, one `MemberStates` for each member,
-        without replay buffers.
+        without stored data such as replay buffers (`kept` is None).
         """
         axes = dataclasses.replace(self.axes, kept=None)
         blocks = [dataclasses.replace(block, kept=None) for block in self.blocks]
@@ -548,7 +548,7 @@ class PopulationDriver:
 
     def _layout_for(self, number: int) -> Layout:
         """Returns the `Layout` with the smallest block (members trained by one call of the program) that has room for
-        `number` members. If no block has room for all, returns the largest layout.
+        `number` members. If the largest layout's block has too little room, returns the largest layout.
         """
         ratio = CPU_SHRINKAGE if self.devices[0].platform == "cpu" else SHRINKAGE
         layout = self._largest
@@ -609,8 +609,8 @@ class PopulationDriver:
             self.blocks[i] = dataclasses.replace(block, settings=settings, env_params=env_params)
 
     def hand_over(self, member: int, driver: DeviceDriver) -> None:
-        """Loads a running member's state into the driver of a single run, which can then continue the member's
-        training.
+        """Loads a running member's state into the driver of a single run (on one device). This driver can then continue
+        the member's training.
         """
         slot, states = self._slot_of(member), self.states()
         of_member = map_members(lambda x: x[slot], self.axes, states)

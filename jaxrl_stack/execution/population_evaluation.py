@@ -67,8 +67,8 @@ class PopulationEvaluation:
         self._settings = self._driver.dealt_out(jax.tree.map(lambda *leaves: np.stack(leaves), *of_members))
 
     def _mapped(self, of_member: Any, in_axes: tuple[Any, ...]) -> Any:
-        """Compiles a function of one member into a function of all members of a block (members trained by one call of
-        the program), which are distributed over the devices.
+        """Compiles a function of one member into a function of a block, that is, of all members that one call of the
+        program trains. The members of the block are distributed over the devices.
         """
         driver, axes = self._driver, tuple(None if axis is None else 0 for axis in in_axes)
 

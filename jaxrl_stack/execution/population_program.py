@@ -55,7 +55,7 @@ class HandedOut:
     @classmethod
     def of(cls, metrics: Flat | None, window: Any, is_live: Any, num_updates: Any) -> HandedOut:
         """Packs the metrics of one member into a `HandedOut`. `window` has the statistics of the member's last
-        episodes, from `EpisodeWindow.packed`; it is () without environments.
+        episodes, from `EpisodeWindow.packed`; `window` is () without environments.
         """
         metrics = Flat.of({}) if metrics is None else metrics
         numbers = jnp.stack([is_live.astype(jnp.uint32), num_updates.astype(jnp.uint32)])

@@ -252,8 +252,13 @@ class ResidentData:
         return dataclasses.replace(kept, position=(after % size)[None], passes=passes), item
 
     def _next_by_weight(self, kept: Resident, number: jax.Array) -> tuple[Resident, jax.Array]:
-        """Selects this device's next items (steps or sequences) from several data sets. For each item, draws a data set
-        with a probability proportional to the data set's weight. Arguments and results are the same as of `_next`.
+        """Selects this device's items (steps or sequences) of the next minibatch from several data sets. For each item,
+        draws a data set with a probability proportional to the data set's weight, and takes the next item of this data
+        set. Returns the same as `_next`.
+
+        Args:
+            kept: State before the draw.
+            number: uint32 ``[n]``, positions of this device's items in the minibatch.
         """
         every = jnp.arange(self._batch, dtype=jnp.uint32)
         bits = permutation.derive_keys(kept.keys[:1], kept.num_draws, every[:, None])[:, 0]
@@ -310,8 +315,9 @@ class ResidentData:
 
     def _remedy(self, num_devices: int, *, is_divided: bool) -> str:
         """Returns the fix for an error message: settings that divide the data among `num_devices` devices if
-        `is_divided`, else settings that copy the data to each device. The data is divided if its bytes exceed
-        `max_resident_bytes`. On CPU devices, which share memory, the bytes of the copies for all devices count.
+        `is_divided`, else settings that copy the data to each device. The data is divided if one copy exceeds
+        `max_resident_bytes`. CPU devices share memory: on them, the data is divided if the copies for all devices
+        together exceed `max_resident_bytes`.
         """
         if is_divided and self.is_divided:
             return f"Use {num_devices} devices"

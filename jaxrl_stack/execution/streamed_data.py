@@ -102,7 +102,8 @@ class StreamedInput:
 
     def _made(self, cursor: Cursor, num_pieces: int | None = None) -> Window:
         """Reads the window (chunk in memory) that starts at a cursor. The window has `num_pieces` pieces of the data
-        set. If `num_pieces` is None, the window ends with the piece that reaches `window_bytes`, or with the pass.
+        set. If `num_pieces` is None, the window ends with the piece that reaches `window_bytes`, or at the end of
+        the pass.
         """
         order, at, num_bytes = self._order(cursor.passes), cursor.first, 0
         last = len(order) if num_pieces is None else at + num_pieces

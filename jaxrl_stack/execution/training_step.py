@@ -231,8 +231,8 @@ class AsynchronousPlace(Place, Protocol):
     def collect(
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
     ) -> Sampled:
-        """Returns the samples of finished runners like `Place.collect`. The call also returns, possibly without
-        samples, when a Ray reference in `also` is ready.
+        """Waits for a runner to finish, and returns the samples of finished runners, like `Place.collect`. The call
+        also returns, possibly without samples, when a Ray reference in `also` is ready.
         """
         ...
 
@@ -247,7 +247,9 @@ class AsynchronousPlace(Place, Protocol):
         ...
 
     def publish_weights(self, weights: Mapping[str, Any]) -> None:
-        """Sends `weights` (weights and number of updates, as `weights_for_runners` returns them) to the runners."""
+        """Sends `weights` to the runners: weights and number of updates, as
+        `core.learner.learner_actor.weights_for_runners` returns them.
+        """
         ...
 
 
