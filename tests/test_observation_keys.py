@@ -175,7 +175,7 @@ def test_acting_needs_the_keys_of_the_policy_only(memory):
         after = own.forward_inference({**batch_of(own, some), Columns.STATE_IN: before})[Columns.STATE_OUT]
         jax.tree.map(np.testing.assert_array_equal, after[CRITIC], before[CRITIC])
         assert not np.array_equal(after[ACTOR]["h"], before[ACTOR]["h"])
-    with pytest.raises(ValueError, match="Observations have no 'privileged_state', which this network reads"):
+    with pytest.raises(ValueError, match="Observations have no key 'privileged_state', which this network reads"):
         module(space, **KEYS, **memory).compute_values(batch_of(own, some))
 
 

@@ -1,4 +1,6 @@
-"""Mapping between agents and modules, and between the rows of agents and the rows of modules in batches."""
+"""Mapping between agents and modules: which module acts for each agent, and conversion of batches between one array per
+agent and one array per module.
+"""
 
 from __future__ import annotations
 
@@ -105,12 +107,15 @@ class ModuleMap:
             ValueError: If there are several modules.
         """
         if len(self.agents_of) != 1:
-            raise ValueError(f"Several modules act: {list(self.agents_of)}. Read agents_of instead of module_id.")
+            raise ValueError(
+                f"ModuleMap.module_id needs a single module, but several modules act: {list(self.agents_of)}. Read "
+                "ModuleMap.agents_of, {module id: agents}."
+            )
         return next(iter(self.agents_of))
 
     def numbers(self, key: str, of_agents: Mapping[Any, Any], of_opponents: Any = 0) -> dict[str, dict[str, Any]]:
-        """Converts a metric with one number per agent to the form of results: the number of each agent, and the sum
-        over the agents of each module.
+        """Converts a metric, ``{agent id: number}``, to the form of results: the number of each agent, and for each
+        module the sum over its agents.
 
         If episodes assign agents to modules, the sums are missing.
 
@@ -172,9 +177,10 @@ class ModuleMap:
         return {agent: _joined([part for _, part in own], axis) for agent, own in ordered.items()}
 
     def key_of(self, module_id: str, key: jax.Array) -> jax.Array:
-        """Returns a module's PRNG key for an environment step.
+        """Returns the PRNG key of one module for one environment step: in multi-agent environments, derived from the
+        step's key and the module's id; otherwise the step's key.
 
-        With several agents it is derived from the module's id, so that modules do not affect each other's draws.
+        With separate keys, modules do not affect each other's draws.
 
         Args:
             module_id: Id of the module.
@@ -183,7 +189,8 @@ class ModuleMap:
         return streams.named(key, f"module/{module_id}") if self.is_multi_agent else key
 
     def seed_of(self, module_id: str, seed: int) -> int:
-        """Returns the seed of a module's policy on the host; with several agents, derived from the module's id.
+        """Returns the random seed of one module's `HostPolicy`: in multi-agent environments, derived from `seed` and
+        the module's id; otherwise `seed`.
 
         Args:
             module_id: Id of the module.
@@ -192,8 +199,8 @@ class ModuleMap:
         return derived_seed(f"policy of module/{module_id}", seed) if self.is_multi_agent else seed
 
     def unwrapped(self, of_modules: Any) -> Any:
-        """Converts ``{module id: value}`` to the form in results and checkpoints: for a single agent, the value without
-        the dict.
+        """Converts ``{module id: value}`` to the form in results and checkpoints: for a single agent, only the value of
+        its module; for multi-agent environments, the dict unchanged.
 
         Args:
             of_modules: ``{module id: value}``, or a MultiRLModule.
@@ -201,7 +208,9 @@ class ModuleMap:
         return of_modules if self.is_multi_agent else of_modules[self.module_id]
 
     def by_module(self, value: Any) -> Mapping[str, Any]:
-        """Converts a result of `unwrapped` back to ``{module id: value}``."""
+        """Returns ``{module id: value}``; inverse of `unwrapped`. For a single agent, `value` is the value of its
+        module; for multi-agent environments, `value` is this dict already.
+        """
         return value if self.is_multi_agent else {self.module_id: value}
 
 
@@ -251,12 +260,12 @@ class PolicyTable(Plain):
         return f"PolicyTable({self._policies})"
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns the table as plain data for checkpoints, ``{"policies": {agent id: policy id}}``."""
+        """Returns this `PolicyTable` as plain data for checkpoints, ``{"policies": {agent id: policy id}}``."""
         return {"policies": self._policies}
 
     @classmethod
     def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> PolicyTable:
-        """Creates the table from a result of `to_plain`."""
+        """Creates a `PolicyTable` from a result of `to_plain`, ``{"policies": {agent id: policy id}}``."""
         return cls(**data)
 
 

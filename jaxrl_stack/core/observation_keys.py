@@ -88,7 +88,8 @@ def observed_keys(
 
 
 def selected_space(space: gym.spaces.Dict) -> gym.Space:
-    """Returns the space of the encoder inputs that `selected_observation` makes from Dict observations.
+    """Returns the space of the encoder input that `selected_observation` computes from the selected keys of Dict
+    observations.
 
     Args:
         space: Dict of the selected keys.
@@ -110,7 +111,9 @@ def selected_observation(space: gym.spaces.Dict, observation: Mapping[str, Any])
 
 
 def _part(space: gym.spaces.Dict, observation: Any) -> Any:
-    """Returns the entries of an observation under the selected keys: the entry itself for a single key, else a dict."""
+    """Selects the keys of `space` from an observation. Returns the entry itself for a single key; for several keys, a
+    dict with their entries.
+    """
     keys = list(space.spaces)
     if len(keys) == 1:
         return observation[keys[0]]
@@ -118,7 +121,9 @@ def _part(space: gym.spaces.Dict, observation: Any) -> Any:
 
 
 def _num_batch_dims(space: gym.Space, observation: Any) -> int:
-    """Returns the number of leading batch axes of an observation, which is equal for all leaves of the pytree."""
+    """Returns the number of leading batch axes of an observation; all leaves of the observation have the same number of
+    batch axes.
+    """
     numbers = map_parts(lambda part, value: jnp.ndim(value) - len(part.shape or ()), space, observation)
     return jax.tree.leaves(numbers)[0]
 

@@ -54,7 +54,8 @@ DrawFunction = Callable[[Sequence[SnapshotRecord], Any], Any]
 @register_class
 @dataclasses.dataclass(frozen=True)
 class Snapshots:
-    """Setting ``multi_agent(opponents=...)``: the policy plays against snapshots of itself.
+    """Settings of the opponents in self-play, for ``multi_agent(opponents=Snapshots(...))``: the policy plays against
+    snapshots of its weights.
 
     On each device, the first environments, a share of `share_of_self_play`, use self-play: the policy plays all roles,
     and learns from all of them. The other environments form `size` equal blocks, and each block plays against one
@@ -170,7 +171,9 @@ def snapshot_name(number: int) -> str:
 
 
 def is_snapshot_name(name: str) -> bool:
-    """Whether a name has the form of `snapshot_name`'s results, and can therefore be the name of a policy snapshot."""
+    """Whether a name has the form of a snapshot's name: the prefix "snapshot_" and a number, as `snapshot_name` returns
+    it.
+    """
     return name.startswith(SNAPSHOT_PREFIX) and name.removeprefix(SNAPSHOT_PREFIX).isdecimal()
 
 

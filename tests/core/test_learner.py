@@ -1176,7 +1176,7 @@ def test_set_weights(squares):
 def test_parameters_and_their_refs(squares):
     module = squares.module[DEFAULT_MODULE_ID]
     assert [squares.get_param_ref(p) for p in squares.get_parameters(module)] == [A, B]
-    with pytest.raises(ValueError, match="no part of the module"):
+    with pytest.raises(ValueError, match="of a different module than the Learner's"):
         squares.get_param_ref(SPEC_WITH_SPACES.build(seed=0).a)
 
 

@@ -714,7 +714,7 @@ def test_a_map_of_agents():
         "agent_steps": {"a": 1, "b": 2, "c": 3},
         "module_steps": {"p": 4, "q": 2},
     }
-    with pytest.raises(ValueError, match=r"Several modules act: \['p', 'q'\]"):
+    with pytest.raises(ValueError, match=r"several modules act: \['p', 'q'\]"):
         _ = many.module_id
 
 

@@ -13,8 +13,8 @@ from jaxrl_stack.ops.dense import dense
 
 
 class LayerInput(NamedTuple):
-    """Input of a layer with several concatenated inputs: a float vector, or an integer that represents a one-hot
-    vector.
+    """One of several inputs that a dense layer concatenates: a float vector, or an integer index that represents a
+    one-hot vector.
 
     Attributes:
         values: Float ``[..., width]``; or int ``[...]``, indices of the ones in one-hot vectors.

@@ -169,8 +169,8 @@ class ObservationKeysEncoder(Encoder):
         if not self.has_inputs(inputs):
             missing = [key for key in self.space.spaces if key not in inputs[Columns.OBS]]
             raise ValueError(
-                f"Observations have no {', '.join(map(repr, missing))}, which this network reads. Pass all keys of "
-                f"{list(self.space.spaces)}."
+                f"Observations have no key {', '.join(map(repr, missing))}, which this network reads. Pass "
+                f"observations with all of the keys {list(self.space.spaces)}."
             )
         return self.encoder({**inputs, Columns.OBS: selected_observation(self.space, inputs[Columns.OBS])})
 
@@ -217,8 +217,9 @@ class ActorCriticEncoder(Encoder):
 
     @property
     def handles_resets(self) -> bool:
-        """Whether the actor's and the critic's encoder restart from their initial state in the steps that the column
-        ``RESETS`` marks."""
+        """Whether the encoders of the policy and of the value function restart from their initial state in the steps
+        that the column ``RESETS`` marks.
+        """
         return handles_resets(self.actor_encoder)
 
     def get_initial_state(self) -> dict[str, Any]:

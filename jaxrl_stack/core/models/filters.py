@@ -45,8 +45,8 @@ class Filter:
     padding: str = SAME
 
     def margins(self, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Returns the padding ``((above, below), (left, right))`` for an image of a given size; negative values
-        crop.
+        """Returns the padding ``((above, below), (left, right))`` that the convolution adds to an image of a given size
+        (height and width); negative values crop the image.
         """
         if self.padding == VALID:
             return (0, 0), (0, 0)
@@ -58,7 +58,9 @@ class Filter:
         return (above, totals[0] - above), (left, totals[1] - left)
 
     def output_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Returns height and width of the output for an image of a given size; below 1 if the kernel does not fit."""
+        """Returns height and width of the convolution's output for an image of a given size; below 1 if the kernel does
+        not fit into the image.
+        """
         height, width = (
             -(-(given - (kernel - 1) * (self.padding == VALID)) // stride)
             for given, kernel, stride in zip(size, self.kernel, self.stride, strict=True)
@@ -66,8 +68,8 @@ class Filter:
         return height, width
 
     def transposed_margins(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Returns the padding ``((above, below), (left, right))`` of a transposed convolution, applied after zeros were
-        inserted for the stride. If the total padding of an axis is odd, above (or left) gets one more.
+        """Returns the padding ``((above, below), (left, right))`` of a transposed convolution's input, in which zeros
+        are already inserted for the stride. If the total padding of an axis is odd, above (or left) gets one more.
         """
         totals = [kernel - 1 + stride - 1 for kernel, stride in zip(self.kernel, self.stride, strict=True)]
         (above, below), (left, right) = ((total - total // 2, total // 2) for total in totals)
@@ -79,7 +81,8 @@ class Filter:
 
 
 def parse_filters(specifiers: Any, setting: str, *, transposed: bool = False) -> list[Filter]:
-    """Parses a list of convolution filters, such as ``[[16, 4, 2], [32, 4, 2]]``.
+    """Converts a list of convolution filters, such as ``[[16, 4, 2], [32, 4, 2]]`` (channels, kernel, stride), to a
+    list of `Filter`.
 
     Args:
         specifiers: ``[[channels, kernel, stride], ...]`` or ``[[channels, kernel, stride, padding], ...]``; kernel and

@@ -95,7 +95,8 @@ CELLS = {"lstm": Cell(4, ("h", "c"), _lstm_step, _lstm_pull_back), "gru": Cell(3
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def unroll(cell: Cell, inputs: jax.Array, kernel: jax.Array, bias: Any, state: State, resets: Any) -> Any:
-    """Runs a recurrent cell over all steps, with a custom gradient that equals autodiff's but is faster.
+    """Runs a recurrent cell over all steps; returns the state h after every step, and the last state. The custom
+    gradient equals autodiff's, but is faster.
 
     Autodiff sums the gradient of the kernel step by step, with a product of ``[H, B]`` and ``[B, k H]`` in each step,
     and stores more values of every step than the gradients need. Here the gradient of the kernel is one product over
@@ -191,7 +192,8 @@ class RecurrentLayer(nnx.Module):
     def __call__(
         self, x: jax.Array, state: dict[str, jax.Array], resets: jax.Array | None
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Applies the recurrent layer to sequences ``[T, B, input_dim]`` (time axis first).
+        """Applies the recurrent layer to sequences, float ``[T, B, input_dim]`` (time axis first). Returns the state h
+        after every step, and the last state.
 
         Args:
             x: Float ``[T, B, input_dim]``.

@@ -1,5 +1,5 @@
-"""Value function outputs for sampled steps: values of all observations, of the final observations (before a reset) of
-truncated steps, and of the observations after the block.
+"""Computation of the value function for a block of sampled steps: for every observation, for the final observation
+(before the reset) of each truncated step, and for the observation after the block's last step.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class BlockValues(NamedTuple):
     after_rows: Callable[[Any], jax.Array]
 
     def at_truncations(self, block: Block) -> jax.Array:
-        """Returns the bootstrap values of truncated steps, computed from the observation before the reset, float32
-        ``[T, B]``; elsewhere 0.
+        """Returns the values of the final observations (before the reset) of truncated steps, for bootstrapping:
+        float32 ``[T, B]``, with 0 for all other steps, and for terminated or masked steps.
 
         Args:
             block: The block of these values.
@@ -89,8 +89,8 @@ def _of_rows(block: Block, module: Any, bound: Callable[[], Any]) -> BlockValues
 
 
 def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any]) -> BlockValues:
-    """Computes the value function for all steps of a sampled block, for a recurrent module, whose chunks (training
-    sequences) start from stored recurrent states.
+    """Computes the value function for all steps of a sampled block with a recurrent module. Each chunk (training
+    sequence) of the block starts from its stored recurrent state.
 
     Every chunk is extended by one step, the final observation after its last row. For the last chunk this gives the
     value after the block. If rows are masked, the final observation follows the last valid row of the chunk: it
@@ -113,8 +113,8 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
         of_block = (each, last // length, last % length + 1)
 
     def extended(x: jax.Array, final: Any) -> jax.Array:
-        """Cuts a column ``[T, B, ...]`` into G chunks of L steps, and writes one more step after the last valid row of
-        each chunk: the entries of `final`, ``[G, B, ...]`` or a scalar. Returns ``[B, G, L + 1, ...]``.
+        """Cuts a column ``[T, B, ...]`` into G chunks (training sequences) of L steps. After the last valid step of
+        each chunk, writes `final` (``[G, B, ...]`` or a scalar) as one more step. Returns ``[B, G, L + 1, ...]``.
         """
         return jnp.moveaxis(x[rows].at[place].set(final), 2, 0)
 
@@ -124,15 +124,17 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
     states = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), columns[Columns.STATE_IN])
 
     def values_of(obs: Any, resets: jax.Array, states: Any) -> jax.Array:
-        """Returns the value function's outputs for all steps of recurrent sequences ``[n, L + 1, ...]``."""
+        """Returns the value function's outputs, float32 ``[n, L + 1]``, for n training sequences of L steps and one
+        final step.
+        """
         own, batch = bound(), {Columns.OBS: obs, Columns.RESETS: resets, Columns.STATE_IN: states}
         if not handles_resets(module):
             batch, _ = step_by_step(own, batch)
         return own.compute_values(batch).astype(jnp.float32).reshape(resets.shape)
 
     def values_after(row: jax.Array) -> jax.Array:
-        """Returns the value function's outputs for the states after the steps with the indices `row` in the flattened
-        block, ``[T * B, ...]``.
+        """Computes the values of the states after n steps of the block, float32 ``[n]``. `row`, int ``[n]``, contains
+        the indices of these steps in the flattened axes ``[T * B]``.
         """
         step, column = row // num_columns, row % num_columns
         chunk, at = step // length, step % length + 1

@@ -71,8 +71,8 @@ def check_module_outputs(
 
 
 class _ReadsDeclaredColumn(Exception):
-    """Raised while a forward pass is checked, if the pass reads an additional column of sampled steps. The shape of
-    such a column is unknown, so that the check of the pass ends without an error.
+    """Raised during the check of a forward pass, if the pass reads a declared column (an additional column of sampled
+    steps). The shape of this column is unknown, so the check ends without an error.
     """
 
 

@@ -36,7 +36,7 @@ def _reject_unknown(names: Iterable[str], known: Iterable[str], owner: str, erro
 
 @dataclasses.dataclass
 class DefaultModelConfig(Plain):
-    """Settings of the networks that a default RLModule builds from its spaces.
+    """Model config of the default RLModules: settings of their networks, such as encoders and heads.
 
     Names and defaults are RLlib's. RLlib has no `policy_obs_key`, `value_obs_key` and `compute_dtype`.
 
@@ -130,7 +130,8 @@ class DefaultModelConfig(Plain):
 
     @classmethod
     def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> DefaultModelConfig | dict[str, Any]:
-        """Creates a `DefaultModelConfig` from a result of `to_plain`. If `data` lacks settings, returns it as a dict.
+        """Creates a `DefaultModelConfig` from `data`, a result of `to_plain`. If some settings are missing in `data`,
+        returns `data` as a dict.
 
         Checkpoints of earlier versions contain only the settings that the config was given. As a dict, only these
         override the algorithm's defaults.

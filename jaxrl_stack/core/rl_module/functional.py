@@ -80,7 +80,9 @@ class ModuleDefinition:
         return definition, *definition._named(type(module), params, rest)
 
     def same_as(self, other: ModuleDefinition) -> bool:
-        """Whether a program that was traced with the definition `other` also works with this definition."""
+        """Whether a program that was traced with the module definition `other` also works with this definition: the
+        graph definitions are equal, and the NumPy constants are the same objects.
+        """
         return (
             self.graphdef == other.graphdef
             and self.constants.keys() == other.constants.keys()
@@ -88,8 +90,8 @@ class ModuleDefinition:
         )
 
     def is_alike(self, other: ModuleDefinition) -> bool:
-        """Whether a program traced with the module definition `other` also works with this one, provided that both
-        modules were built from the same spec.
+        """Whether a program that was traced with the module definition `other` also works with this definition, if both
+        modules were built from the same spec. NumPy constants must have equal values.
 
         Objects that are compared by identity, which each module creates, count as equal.
         """
@@ -107,8 +109,8 @@ class ModuleDefinition:
         return nnx.merge(self.graphdef, nnx.from_flat_state([*self.by_path(params, rest), *self.constants.items()]))
 
     def by_path(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> list[tuple[Path, Any]]:
-        """Converts parameters and other arrays, two dicts ``{ref: array}`` (ref: name of an array), to the leaves of
-        one flat NNX state, ``[(path, array)]``.
+        """Converts `params` and `rest` (parameters and other arrays), two dicts ``{ref: array}`` (ref: name of the
+        array), to one list of ``(path, array)`` pairs, a flat NNX state.
         """
         return [
             *((path, params[ref]) for path, ref in self.param_refs.items()),
@@ -155,8 +157,8 @@ def _split(module: nnx.Module) -> tuple[Any, Flat, Flat]:
 
 
 class PureModule:
-    """Functional form of a built `MultiRLModule`: pure functions that take the module's arrays as arguments; the static
-    definition is stored once.
+    """Functional form of a built `MultiRLModule`, for JAX transformations: pure functions that take the module's arrays
+    as arguments. The object stores the static definition of the module.
 
     A Variable that several modules share has one ref. It belongs to the module with the fewest Params, so that a
     shared part with its own module id belongs to that id; among equal numbers, to the module that was added first.
@@ -192,8 +194,8 @@ class PureModule:
             if path[0] != MODULES_ATTRIBUTE:
                 raise ValueError(
                     f"{type(module).__name__} has the array {join_path(path)!r} outside of its RLModules, where no "
-                    "optimizer would train it. Move it into an RLModule that you add with add_module(), and let the "
-                    "other modules use that one."
+                    "optimizer would train the array. Create the array in an RLModule, add this RLModule with "
+                    "add_module(), and use its array in the other RLModules."
                 )
         self.definition, params, rest = ModuleDefinition.of(
             module, lambda path: self._ref_of_variable.get(id(leaves[path]), join_path(path[1:]))
@@ -248,8 +250,8 @@ class PureModule:
         return fresh
 
     def refs_of(self, variable_or_submodule: Any, kind: type = nnx.Param) -> list[str]:
-        """Returns the names (refs, paths joined by "/") of one Variable of the module, or of all Variables of a type in
-        a submodule.
+        """Returns the names (refs: paths joined by "/") of one given Variable of the module, or of all Variables of
+        type `kind` in a given submodule, as a list of str.
 
         Variables that the submodule shares with others are included.
 
@@ -263,8 +265,8 @@ class PureModule:
         return list(self.paths_of(variable_or_submodule, kind).values())
 
     def paths_of(self, variable_or_submodule: Any, kind: type = nnx.Param) -> dict[str, str]:
-        """Returns ``{path within the submodule: ref}`` for the Variables that `refs_of` names; the path of a single
-        Variable is "".
+        """Returns ``{path within the submodule: ref}`` for all Variables of type `kind` in a submodule (ref: name of
+        the Variable in the whole module). For one given Variable, returns ``{"": ref}``.
         """
         if isinstance(variable_or_submodule, nnx.Variable):
             variables = {"": variable_or_submodule}
@@ -274,8 +276,8 @@ class PureModule:
         unknown = [variable for variable in variables.values() if id(variable) not in self._ref_of_variable]
         if unknown:
             raise ValueError(
-                f"{len(unknown)} parameter(s) of {type(variable_or_submodule).__name__} are no part of the module "
-                "that the Learner built. Pass a submodule or Param of that module."
+                f"The given {type(variable_or_submodule).__name__} contains {len(unknown)} parameter(s) of a different "
+                "module than the Learner's. Pass a submodule or Param of the module that the Learner built."
             )
         return {path: self._ref_of_variable[id(variable)] for path, variable in variables.items()}
 
@@ -287,7 +289,7 @@ class PureModule:
         return frozenset([*self._key_refs, *self._count_refs])
 
     def write_to(self, module: MultiRLModule, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
-        """Replaces the arrays of `module` in place by copies of `params` and `rest`, ``{ref: array}``. `module` must
+        """Copies the arrays in `params` and `rest`, dicts ``{ref: array}``, into `module`, in place. The module must
         have the structure of the module from which this `PureModule` was built.
         """
         leaves = [(path, copy_array(value)) for path, value in self.definition.by_path(params, rest)]
@@ -309,7 +311,9 @@ class PureModule:
 
     @property
     def trainable_ids(self) -> list[str]:
-        """Ids of the modules that have parameters; shared parameters count for each module that has them."""
+        """Ids of the modules that have parameters, including modules that share all their parameters with other
+        modules.
+        """
         return list(self._trainable_ids)
 
     def module_refs(self, module_id: str) -> list[str]:

@@ -283,7 +283,9 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         return self._forward(batch, **_accepted(self._forward, kwargs))
 
     def _forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Forward pass for exploration; `_forward` by default. `t=` is the number of env steps so far."""
+        """Forward pass for exploration; `_forward` by default. `t=` is the number of lifetime env steps (sampled since
+        training began); during sampling uint32[2], its high and low word.
+        """
         return self._forward(batch, **_accepted(self._forward, kwargs))
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -333,7 +335,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
     def forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Calls the compiled `_forward_exploration`, without gradients; see `forward_inference`.
 
-        `t=` (env steps so far) is passed only if `_forward_exploration` has this parameter or `**kwargs`.
+        `t=` (lifetime env steps) is passed only if `_forward_exploration` has this parameter or `**kwargs`.
         """
         return self._run_forward("_forward_exploration", batch, kwargs)
 
@@ -403,8 +405,9 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         missing = sorted(set(own) - targets - set(state) - NOT_IN_RLLIBS_MODULES)
         if missing:
             raise ValueError(
-                f"{type(self).__name__}.load_rllib_weights(): the weights lack {missing[:4]} of this module. Build the "
-                f"module with RLlib's spaces and model config.{self._hint_for_misfit(state)}"
+                f"{type(self).__name__}.load_rllib_weights(): the weights lack the arrays {missing[:4]} of this "
+                "module. Build the module with the spaces and model config of RLlib's module."
+                f"{self._hint_for_misfit(state)}"
             )
         self.set_state(state)
         if targets and not targets & set(state):
@@ -413,8 +416,8 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
                 update_target_network(main_net=main, target_net=target, tau=1.0)
 
     def _fitting(self, state: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], Any, Any]]:
-        """Checks that this module has the leaves of a given state, with matching shapes and dtypes; returns ``(path,
-        value, current array)`` of each leaf.
+        """Checks that this module has every array of a given state, with the same shape and a compatible dtype. Returns
+        a list of ``(path, value in the state, the module's array)``.
 
         Raises:
             ValueError: If the module does not have a leaf of a name, or its shape or kind of dtype differs.
@@ -457,8 +460,8 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         missing = sorted(set(self._state_leaves()) - set(state))
         if missing:
             raise ValueError(
-                f"The state of this {type(self).__name__} is damaged: it lacks {missing[:5]}. Load an undamaged copy "
-                "of the checkpoint."
+                f"The state of this {type(self).__name__} is damaged: it lacks the arrays {missing[:5]}. Load an "
+                "undamaged copy of the checkpoint."
             )
 
     def _state_leaves(self) -> dict[str, tuple[tuple[Any, ...], Any]]:
@@ -604,7 +607,9 @@ class MultiRLModule(RLModule):
     def foreach_module(
         self, func: Callable[..., T], *, return_dict: bool = False, **kwargs: Any
     ) -> list[T] | dict[str, T]:
-        """Returns the results of `func(module_id, module, **kwargs)` for each module: a list, or a dict by id."""
+        """Returns the results of `func(module_id, module, **kwargs)` for all modules, as a list; if `return_dict`, as a
+        dict `{module_id: result}`.
+        """
         results = {module_id: func(module_id, module, **kwargs) for module_id, module in self.items()}
         return results if return_dict else list(results.values())
 
@@ -621,15 +626,15 @@ class MultiRLModule(RLModule):
         return self._rl_modules[module_id] if module_id in self else default
 
     def keys(self) -> KeysView[str]:
-        """Returns the ids of the modules, in the order of their addition."""
+        """Returns the ids of the modules, in the order in which the modules were added."""
         return dict(self._rl_modules).keys()
 
     def values(self) -> ValuesView[RLModule]:
-        """Returns the modules, in the order of their addition."""
+        """Returns the modules, in the order in which they were added."""
         return dict(self._rl_modules).values()
 
     def items(self) -> ItemsView[str, RLModule]:
-        """Returns pairs of id and module, in the order of their addition."""
+        """Returns `(module id, module)` pairs, in the order in which the modules were added."""
         return dict(self._rl_modules).items()
 
     def __iter__(self) -> Iterator[str]:
@@ -736,7 +741,7 @@ class MultiRLModule(RLModule):
             module._check_outline(state[module_id])
 
     def as_multi_rl_module(self) -> MultiRLModule:
-        """Returns the module itself."""
+        """Returns this module itself, since it is a MultiRLModule already."""
         return self
 
 
@@ -804,7 +809,7 @@ class RLModuleSpec:
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Any], *, allow: Collection[type] = ()) -> RLModuleSpec:
-        """Builds a spec from a result of `to_dict`.
+        """Builds an RLModuleSpec from plain data, a result of `to_dict`.
 
         Args:
             d: Result of `to_dict`.
@@ -816,7 +821,8 @@ class RLModuleSpec:
         return cls(**_spec_from_dict(d, allow))
 
     def update(self, other: RLModuleSpec, override: bool = True) -> None:
-        """Copies the fields of `other` that are not None into this spec, in place.
+        """Copies fields of another RLModuleSpec, `other`, into this RLModuleSpec, in place; ignores fields of `other`
+        that are None.
 
         Args:
             other: The other spec; fields that are None are ignored.
@@ -839,7 +845,7 @@ class RLModuleSpec:
 
 @dataclasses.dataclass
 class MultiRLModuleSpec:
-    """Specification of a MultiRLModule.
+    """Specification of a MultiRLModule: its class, and the specs of its RLModules by module id.
 
     Args:
         multi_rl_module_class: The class to build.
@@ -871,7 +877,7 @@ class MultiRLModuleSpec:
 
     @property
     def module_specs(self) -> dict[str, RLModuleSpec]:
-        """Older name of `rl_module_specs`."""
+        """Specs of the modules, ``{module_id: RLModuleSpec}``: older name of `rl_module_specs`."""
         return self.rl_module_specs
 
     def __post_init__(self) -> None:
@@ -885,7 +891,8 @@ class MultiRLModuleSpec:
     def build(
         self, module_id: str | None = None, *, seed: int | None = None, rngs: nnx.Rngs | int | jax.Array | None = None
     ) -> RLModule:
-        """Builds the MultiRLModule that this spec describes, or only one of its modules.
+        """Builds the MultiRLModule that this spec describes; if `module_id` is given, builds only the RLModule with
+        this id.
 
         A module's weights depend on the seed and its id, not on other modules.
 
@@ -952,7 +959,7 @@ class MultiRLModuleSpec:
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Any], *, allow: Collection[type] = ()) -> MultiRLModuleSpec:
-        """Builds a spec from a result of `to_dict`; see `RLModuleSpec.from_dict`."""
+        """Builds a MultiRLModuleSpec from plain data, a result of `to_dict`; see `RLModuleSpec.from_dict`."""
         kwargs = _spec_from_dict(d, allow)
         specs = kwargs.get("rl_module_specs") or {}
         kwargs["rl_module_specs"] = {i: RLModuleSpec.from_dict(spec, allow=allow) for i, spec in specs.items()}
@@ -984,7 +991,7 @@ class MultiRLModuleSpec:
         _take_over(self, other, override, leave="rl_module_specs")
 
     def as_multi_rl_module_spec(self) -> MultiRLModuleSpec:
-        """Returns the spec itself."""
+        """Returns this spec itself, since it is a MultiRLModuleSpec already."""
         return self
 
     def __contains__(self, module_id: str) -> bool:
@@ -1078,7 +1085,9 @@ def _spec_to_dict(spec: AnyRLModuleSpec) -> dict[str, Any]:
 
 
 def _spec_from_dict(fields: Mapping[str, Any], allow: Collection[type]) -> dict[str, Any]:
-    """Converts a result of `_spec_to_dict` back to the fields of a module spec, ``{field: value}``."""
+    """Converts plain data, a result of `_spec_to_dict`, to the fields of a module spec, ``{field: value}``: loads
+    classes by name, and builds spaces from dicts.
+    """
     out = dict(fields)
     for name, value in fields.items():
         if name.endswith("_class") and isinstance(value, str):
@@ -1099,8 +1108,8 @@ def _take_over(spec: Any, other: Any, override: bool, leave: str = "") -> None:
 
 
 def _can_hold(dtype: Any, given: Any) -> bool:
-    """Whether an array of one dtype can store values of another dtype: floats in float arrays, integers in integer
-    arrays.
+    """Whether a value of dtype `given` can be stored in an array of dtype `dtype`: NumPy's casting rule "same_kind"
+    (float64 to float32, int to float; but not float to int). True if `given` is None.
     """
     return given is None or np.can_cast(np.dtype(given), np.dtype(dtype), "same_kind")
 
@@ -1163,8 +1172,8 @@ def _takes_t(function: Callable[..., Any]) -> bool:
 
 
 def _accepted(method: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments `kwargs` of a forward pass, without `t` (env steps so far) if `method` has no
-    argument `t`.
+    """Returns the arguments `kwargs` of a forward pass, without `t` (lifetime env steps) if `method` has no argument
+    `t`.
     """
     if "t" in kwargs and not _takes_t(method.__func__):  # type: ignore[attr-defined]
         return {name: value for name, value in kwargs.items() if name != "t"}

@@ -47,7 +47,8 @@ def shared_observations(module: RLModule) -> tuple[str, ...]:
 
 
 def can_be_split(module: RLModule) -> bool:
-    """Whether forward passes on parts of a batch give the same outputs as one pass on the whole batch.
+    """Whether a module can process a batch in several parts (along the batch axis): the outputs equal the outputs of
+    one forward pass on the whole batch.
 
     True if rows are independent, and the module has no random streams, from which each pass would draw again.
     """
@@ -63,7 +64,8 @@ def _say(classes: list[type], name: str) -> bool:
 
 
 def _says_so(cls: type, name: str) -> Any:
-    """Returns the value of a class attribute that declares a property of a module, such as ``rows_are_independent``.
+    """Returns the value of a class attribute that declares a property of a module, such as ``rows_are_independent``;
+    False if a valid declaration is missing.
 
     False if no class declares it, or a subclass of the declaring class defines a method.
     """

@@ -17,8 +17,8 @@ StateAfter = Callable[[dict[str, Any]], Any]
 
 
 def states_of(encoder: Any) -> StateAfter:
-    """Returns a function from a batch's columns to the encoder's recurrent state after the last step. The function
-    removes action masks from the observations before it calls the encoder.
+    """Returns a function `columns -> state` that applies an encoder to a batch's columns, and returns the encoder's
+    recurrent state after the last step. The function removes action masks from the observations first.
     """
     return lambda columns: encoder(split_action_mask(columns)[0])[Columns.STATE_OUT]
 
@@ -77,15 +77,16 @@ class Timeline:
         return at_steps(values, jnp.broadcast_to(steps, (leaves[0].shape[0], number)))
 
     def steps(self, values: Any) -> Any:
-        """Selects, from columns ``[N, J, ...]`` of the J sampled steps, the entries that belong to the M + 1
-        observations in `obs`: ``[N, M + 1, ...]``, ``M = J - burn_in``. Leaves out burn-in steps; repeats the last step
-        if fewer than M + 1 steps remain.
+        """Selects the steps of the M + 1 observations in `obs` from columns ``[N, J, ...]`` (J steps of N sequences,
+        ``M = J - burn_in``). Returns ``[N, M + 1, ...]``, without burn-in steps. If fewer than ``M + 1`` steps remain,
+        the last step is repeated.
         """
         return self._from_first(values, jax.tree.leaves(self.obs)[0].shape[1])
 
     def columns(self, state_after: StateAfter) -> dict[str, Any]:
-        """Returns the inputs of a recurrent network: `OBS` `[N, M + 1, ...]` (observations of the M steps after
-        burn-in, and the one after the last step), and `STATE_IN`, the recurrent state after the burn-in steps.
+        """Returns the inputs of a recurrent network for N sequences: `OBS` `[N, M + 1, ...]`, the observations of the M
+        steps after burn-in and the observation after the last of these steps; and `STATE_IN`, the recurrent state after
+        burn-in.
 
         Args:
             state_after: Function from `{OBS: [N, 1, ...], STATE_IN: state}`, with `ACTIONS` if the batch has them, to
@@ -114,16 +115,16 @@ class Timeline:
         return jax.lax.stop_gradient(state)
 
     def now(self, outputs: Any) -> Any:
-        """Selects, from a network's outputs for `obs`, ``[N, M + 1, ...]``, the outputs for the observations of the J
-        sampled steps: ``[N, J, ...]``, ``J = M + burn_in``. Entries of masked steps (burn-in and padding) are
-        meaningless.
+        """Converts a network's outputs ``[N, M + 1, ...]`` for the observations in `obs` (N sequences) to outputs
+        ``[N, J, ...]`` for the observations of the J sampled steps, ``J = M + burn_in``. Entries of masked steps
+        (burn-in and padding) are meaningless.
         """
         return self._placed(jax.tree.map(lambda x: x[:, :-1], outputs))
 
     def after(self, outputs: Any) -> Any:
-        """Selects, from a network's outputs for `obs`, ``[N, M + 1, ...]``, the outputs for the next observations of
-        the J sampled steps: ``[N, J, ...]``, ``J = M + burn_in``. Entries of masked steps (burn-in and padding) are
-        meaningless.
+        """Converts a network's outputs ``[N, M + 1, ...]`` for the observations in `obs` (N sequences) to outputs
+        ``[N, J, ...]`` for the next observations of the J sampled steps, ``J = M + burn_in``. Entries of masked steps
+        (burn-in and padding) are meaningless.
         """
         return self._placed(jax.tree.map(lambda x: x[:, 1:], outputs))
 

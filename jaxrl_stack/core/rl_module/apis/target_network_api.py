@@ -22,7 +22,9 @@ class TargetNetworkAPI(abc.ABC):
 
     @abc.abstractmethod
     def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
-        """Returns the `(main network, target network)` pairs of a target update."""
+        """Returns `(main network, target network)` pairs. In a target update, each target network moves towards its
+        main network.
+        """
 
     @abc.abstractmethod
     def forward_target(self, batch: dict[str, Any]) -> dict[str, Any]:
