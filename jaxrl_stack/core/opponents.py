@@ -145,9 +145,9 @@ class Snapshots:
         return round(number) if is_whole and not (each - round(number)) % self.size else None
 
     def _fitting(self, each: int) -> int | None:
-        """Returns the smallest number of environments per device, above `each`, that divides into self-play
-        environments and `size` equal blocks (a block plays against one snapshot). None if no number up to
-        ``each + 100 * size`` does.
+        """Returns the smallest number of environments per device, above `each`, for which the number of environments
+        with self-play is an integer, and the other environments form `size` equal blocks (a block plays against one
+        snapshot). Returns None if no number up to ``each + 100 * size`` fits.
         """
         numbers = range(each + 1, each + 100 * self.size + 1)
         return next((number for number in numbers if self._num_self_play(number) is not None), None)

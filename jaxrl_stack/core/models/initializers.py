@@ -135,7 +135,10 @@ def _truncated_normal(rng: np.random.Generator, shape: Shape, lower: float, uppe
 def _orthogonal(scale: float = 1.0, column_axis: int = -1) -> Draw:
     def draw(rng: np.random.Generator, shape: Shape) -> np.ndarray:
         if len(shape) < 2:
-            raise ValueError(f"An orthogonal initializer needs a matrix, got the shape {shape}: use it for kernels.")
+            raise ValueError(
+                f"An orthogonal initializer needs a shape of at least 2 axes, got {shape}. Use 'zeros', 'constant', "
+                "'uniform' or 'normal' for biases."
+            )
         axis = column_axis % len(shape)
         rows, columns = math.prod(shape) // shape[axis], shape[axis]
         q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))

@@ -476,7 +476,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         }
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns constructor arguments with which an equal module, with new weights, can be built."""
+        """Returns the constructor arguments of this module, `((), {name: value})`, to build a copy with new weights."""
         return (), _attributes(self, _ARGUMENTS) | {"model_config": dict(self.model_config)}
 
     def as_multi_rl_module(self) -> MultiRLModule:
@@ -719,7 +719,7 @@ class MultiRLModule(RLModule):
             self[module_id].load_rllib_weights(own)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns constructor arguments with which an equal MultiRLModule, with new weights, can be built."""
+        """Returns the constructor arguments of this module, `((), {name: value})`, to build a copy with new weights."""
         return (), _attributes(self, (*_SHARED_ARGUMENTS, "learner_only")) | {
             "model_config": dict(self.model_config),
             "rl_module_specs": {i: RLModuleSpec.from_module(m) for i, m in self.items()},
@@ -793,7 +793,7 @@ class RLModuleSpec:
 
     @classmethod
     def from_module(cls, module: RLModule) -> RLModuleSpec:
-        """Returns the spec that builds an equal RLModule, with new weights.
+        """Returns a spec with class, spaces and settings of an RLModule. `spec.build()` draws new weights.
 
         Raises:
             ValueError: If it is a MultiRLModule.
@@ -934,7 +934,7 @@ class MultiRLModuleSpec:
 
     @classmethod
     def from_module(cls, module: MultiRLModule) -> MultiRLModuleSpec:
-        """Returns the spec that builds an equal MultiRLModule, with new weights.
+        """Returns a spec with class, settings and module specs of a MultiRLModule. `spec.build()` draws new weights.
 
         Raises:
             ValueError: If it is not a MultiRLModule.
@@ -985,7 +985,8 @@ class MultiRLModuleSpec:
             return
         if not isinstance(other, MultiRLModuleSpec):
             raise ValueError(
-                f"MultiRLModuleSpec.update() needs a MultiRLModuleSpec or an RLModuleSpec, got {type(other).__name__}."
+                f"MultiRLModuleSpec.update() needs a MultiRLModuleSpec or an RLModuleSpec, got {type(other).__name__}. "
+                "Pass MultiRLModuleSpec(...) or RLModuleSpec(...)."
             )
         self.add_modules(other.rl_module_specs, override=override)
         _take_over(self, other, override, leave="rl_module_specs")
