@@ -111,8 +111,8 @@ def selected_observation(space: gym.spaces.Dict, observation: Mapping[str, Any])
 
 
 def _part(space: gym.spaces.Dict, observation: Any) -> Any:
-    """Selects the keys of `space` from an observation. Returns the entry itself for a single key; for several keys, a
-    dict with their entries.
+    """Selects the keys of `space` from `observation`: a Dict observation, or `space` itself. If `space` has one key,
+    returns the entry of this key. If it has several keys, returns a dict of their entries, or `space` unchanged.
     """
     keys = list(space.spaces)
     if len(keys) == 1:

@@ -26,8 +26,8 @@ Initializer = Callable[..., jax.Array]
 
 
 def on_host(draw: Draw) -> Initializer:
-    """Converts a function `draw(numpy Generator, shape) -> array` to a JAX initializer, which draws on the host:
-    `(key, shape, dtype=float32) -> array`.
+    """Converts a NumPy function that draws random arrays to a JAX initializer, `(key, shape, dtype=float32) -> array`.
+    The initializer calls the NumPy function on the host.
 
     Args:
         draw: `(numpy Generator, shape) -> array`; the generator is seeded with the key.
@@ -55,15 +55,16 @@ def torch_default_kernel() -> Initializer:
 
 
 def torch_default_bias(fan_in: int) -> Initializer:
-    """Returns torch's default initializer of biases: uniform in ±1/sqrt(fan_in), where `fan_in` is torch's fan-in of
-    the layer. The initializer accepts any shape, and can also draw kernels.
+    """Returns torch's default initializer of biases: uniform in ±1/sqrt(fan_in). `fan_in` is the number that torch
+    uses for the layer: usually the number of inputs; for recurrent layers, the width of the state. The initializer
+    accepts any shape, and can also draw kernels.
     """
     return on_host(lambda rng, shape: _symmetric(rng, shape, 1.0 / math.sqrt(max(fan_in, 1))))
 
 
 def get_initializer(initializer: str | Callable[..., Any] | None, kwargs: dict | None, setting: str) -> Any:
-    """Returns the initializer for the value of a model setting (a name or a callable); None if the value is None, which
-    means torch's default.
+    """Returns the initializer for the value of a model setting (a name or a callable); None (torch's default) if the
+    value is None.
 
     Args:
         initializer: A name from `jax.nn.initializers` ("glorot_uniform", "orthogonal", "zeros", …), a name

@@ -41,7 +41,8 @@ class BlockValues(NamedTuple):
 
     def at_truncations(self, block: Block) -> jax.Array:
         """Returns the values of the final observations (before the reset) of truncated steps, for bootstrapping:
-        float32 ``[T, B]``, with 0 for all other steps, and for terminated or masked steps.
+        float32 ``[T, B]``, with 0 for all other steps, and for truncated steps that are also
+        terminated or masked.
 
         Args:
             block: The block of these values.
@@ -124,8 +125,8 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
     states = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), columns[Columns.STATE_IN])
 
     def values_of(obs: Any, resets: jax.Array, states: Any) -> jax.Array:
-        """Returns the value function's outputs, float32 ``[n, L + 1]``, for n training sequences of L steps and one
-        final step.
+        """Returns the value function's outputs, float32 ``[n, L + 1]``, for n training sequences. Each sequence has
+        L steps and one additional step.
         """
         own, batch = bound(), {Columns.OBS: obs, Columns.RESETS: resets, Columns.STATE_IN: states}
         if not handles_resets(module):
@@ -133,8 +134,8 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
         return own.compute_values(batch).astype(jnp.float32).reshape(resets.shape)
 
     def values_after(row: jax.Array) -> jax.Array:
-        """Computes the values of the states after n steps of the block, float32 ``[n]``. `row`, int ``[n]``, contains
-        the indices of these steps in the flattened axes ``[T * B]``.
+        """Returns the values of the states that follow selected steps of the block, float32 ``[n]``. `row`, int
+        ``[n]``, contains the indices of the n selected steps in the flattened axes ``[T * B]``.
         """
         step, column = row // num_columns, row % num_columns
         chunk, at = step // length, step % length + 1

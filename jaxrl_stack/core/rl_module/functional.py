@@ -195,7 +195,7 @@ class PureModule:
                 raise ValueError(
                     f"{type(module).__name__} has the array {join_path(path)!r} outside of its RLModules, where no "
                     "optimizer would train the array. Create the array in an RLModule, add this RLModule with "
-                    "add_module(), and use its array in the other RLModules."
+                    "add_module(), and let the other RLModules read the array from there."
                 )
         self.definition, params, rest = ModuleDefinition.of(
             module, lambda path: self._ref_of_variable.get(id(leaves[path]), join_path(path[1:]))

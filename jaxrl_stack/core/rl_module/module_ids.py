@@ -11,8 +11,8 @@ _REFUSED = re.compile(r'[<>:"/\\\\|?]|[ .]$')
 
 
 def validate_module_id(policy_id: Any, error: bool = False) -> None:
-    """Checks that a string is valid as a module id. If the id is invalid, logs a warning; with `error`, raises a
-    ValueError.
+    """Checks that a string is valid as a module id. For an invalid id, raises a ValueError (``error=True``) or logs a
+    warning (``error=False``).
 
     Args:
         policy_id: The id.

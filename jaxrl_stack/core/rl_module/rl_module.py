@@ -283,8 +283,8 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         return self._forward(batch, **_accepted(self._forward, kwargs))
 
     def _forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Forward pass for exploration; `_forward` by default. `t=` is the number of lifetime env steps (sampled since
-        training began); during sampling uint32[2], its high and low word.
+        """Forward pass for exploration; `_forward` by default. The argument `t=` is the number of lifetime env steps
+        (sampled since training began). During sampling, `t` is a uint32[2]: high and low word of this number.
         """
         return self._forward(batch, **_accepted(self._forward, kwargs))
 
@@ -417,7 +417,8 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
 
     def _fitting(self, state: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], Any, Any]]:
         """Checks that this module has every array of a given state, with the same shape and a compatible dtype. Returns
-        a list of ``(path, value in the state, the module's array)``.
+        a list of ``(path, value in the state, the module's array)``. An inference-only module skips arrays of networks
+        that it lacks.
 
         Raises:
             ValueError: If the module does not have a leaf of a name, or its shape or kind of dtype differs.
@@ -1173,8 +1174,8 @@ def _takes_t(function: Callable[..., Any]) -> bool:
 
 
 def _accepted(method: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments `kwargs` of a forward pass, without `t` (lifetime env steps) if `method` has no argument
-    `t`.
+    """Returns the arguments `kwargs` of a forward pass, without `t` (lifetime env steps) if `method` takes neither
+    `t` nor `**kwargs`.
     """
     if "t" in kwargs and not _takes_t(method.__func__):  # type: ignore[attr-defined]
         return {name: value for name, value in kwargs.items() if name != "t"}

@@ -64,10 +64,9 @@ def _say(classes: list[type], name: str) -> bool:
 
 
 def _says_so(cls: type, name: str) -> Any:
-    """Returns the value of a class attribute that declares a property of a module, such as ``rows_are_independent``;
-    False if a valid declaration is missing.
+    """Returns the value of a class attribute that declares a property of a module, such as ``rows_are_independent``.
 
-    False if no class declares it, or a subclass of the declaring class defines a method.
+    Returns False if no class declares the property, or if a subclass of the declaring class defines a method.
     """
     for kind in cls.__mro__:
         if name in vars(kind):
