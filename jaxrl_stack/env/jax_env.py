@@ -131,8 +131,8 @@ class JaxEnv(abc.ABC):
         return None
 
     def last_state(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        """Returns the environment state after a `step` with the same arguments and before the automatic reset, for the
-        last frame of an episode's video.
+        """Returns the environment state that `step` with these arguments reaches before its automatic reset. Videos
+        draw an episode's last frame from this state.
 
         By default, the state before the step, because `step` returns no other state before a reset.
         """
@@ -196,8 +196,8 @@ _STEP_ENV_PARTS = ("obs", "state", "reward", "terminated", "truncated", "info")
 
 
 class _StepKeys(NamedTuple):
-    """PRNG keys of one environment step: `own` for the dynamics, and `whole`, from which a reset after the step derives
-    its key.
+    """PRNG keys of one environment step: the dynamics use `own`; the key of a reset after the step is derived from
+    `whole`.
 
     Attributes:
         whole: Keys as they were given. The key of a reset is derived from them only when the reset is computed, because
@@ -259,8 +259,8 @@ class AutoResetJaxEnv(JaxEnv):
 
     @property
     def _step(self) -> Callable[..., Any]:
-        """Function ``(key, state, action, params)`` that steps the environment without a reset. It returns only arrays,
-        of the same shapes in every step; `_stepped` converts its result to a `JaxStep`.
+        """Function ``(key, state, action, params)`` that steps the environment without a reset. The function returns
+        only arrays and numbers, of the same shapes in every step; `_stepped` converts its return value to a `JaxStep`.
         """
         return self.step_env
 
@@ -435,7 +435,9 @@ class GymnaxEnv(AutoResetJaxEnv):
 
     @property
     def _has_plain_step(self) -> bool:
-        """Whether `step` and `reset` are the methods of gymnax's base class, not overridden."""
+        """Whether the gymnax environment inherits `step` and `reset` from gymnax's base class without overriding
+        them.
+        """
         from gymnax.environments.environment import Environment
 
         cls = type(self.env)
@@ -566,8 +568,9 @@ def check_jax_env(env: JaxEnv, num_steps: int = 100) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path({"reset": (obs, state), "step": step}):
         if leaf.weak_type:
             raise ValueError(
-                f"{env.name}: {jax.tree_util.keystr(path)} is weakly typed ({leaf.dtype} from a Python number), so "
-                "programs compile twice. Give the number a dtype, or derive the environment from AutoResetJaxEnv."
+                f"{env.name}: the returned value {jax.tree_util.keystr(path)} is weakly typed ({leaf.dtype} from a "
+                f"Python number), so programs compile twice. Return jnp.asarray(number, jnp.{leaf.dtype}), or derive "
+                "the environment from AutoResetJaxEnv."
             )
     check_is_pure(env, "reset", reset_program, key, env.params, thorough=num_steps > 0)
     check_is_pure(env, "step", step_program, key, state, action, env.params, thorough=num_steps > 0)

@@ -86,8 +86,8 @@ class GymnasiumFromJax(gym.Env):
             key = self._replayed.pop(0)
         else:
             raise RuntimeError(
-                f"{self.jax_env.name}: replay() was given fewer step_keys than there are steps. Give one key per "
-                "step, or continue with reset(seed=...)."
+                f"{self.jax_env.name}: replay() got fewer step_keys than step() calls. Give replay() one key per step, "
+                "or end the replay with reset(seed=...)."
             )
         action = jax.tree.map(lambda part, dtype: np.asarray(part, dtype), action, self._action_dtypes)
         step = self._step(key, self._state, action, self._params)
@@ -141,8 +141,8 @@ class GymnasiumFromJax(gym.Env):
 
 
 def _prepare(env: Any, config: dict[str, Any]) -> tuple[JaxEnv, Callable, Callable, Callable]:
-    """Builds the JAX environment for the gymnasium adapter: returns ``(environment, jitted reset, jitted step, jitted
-    last_state)``. Later calls with equal, hashable arguments return the same objects.
+    """Creates the JAX environment for the gymnasium adapter and jits the environment's methods: returns ``(environment,
+    reset, step, last_state)``. Later calls with equal, hashable arguments return the same objects.
     """
     # With their types: 1, 1.0 and True are equal.
     items = tuple((name, value, type(value)) for name, value in config.items())

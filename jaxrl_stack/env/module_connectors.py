@@ -95,7 +95,9 @@ class ModuleConnectors(ByModule[ConnectorStates]):
         return self._module_map.unwrapped(states) if jax.tree.leaves(states) else None
 
     def get_env_to_module(self) -> dict[str, Any]:
-        """Returns the env-to-module states of all modules, including connectors that run in Python, outside jit."""
+        """Returns the env-to-module states of all modules, including the states of connectors that run in Python,
+        outside jit.
+        """
         return self._module_map.unwrapped({mid: own.get_env_to_module() for mid, own in self.items()})
 
     def get_module_to_env(self) -> dict[str, Any]:

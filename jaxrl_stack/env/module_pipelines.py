@@ -119,8 +119,8 @@ class ModulePipelines(ByModule[Pipelines]):
             self[mid].env_to_module.set_state(state)
 
     def set_statistics(self, stored: Mapping[str, Any]) -> None:
-        """Loads the running statistics of another runner's env-to-module pipelines from `stored`, a result of
-        `stored_env_to_module`. Per-environment states do not change.
+        """Loads the running statistics of another runner's env-to-module pipelines. `stored` is a result of the other
+        runner's `stored_env_to_module`. Per-environment states do not change.
         """
         for mid, state in self.module_map.by_module(stored).items():
             pipeline = self[mid].env_to_module
@@ -128,8 +128,8 @@ class ModulePipelines(ByModule[Pipelines]):
 
     @functools.cached_property
     def _histories(self) -> dict[str, Any]:
-        """Masks of each module's env-to-module state: True for the per-environment states, which are leaves with an
-        environment axis, such as frame stacks; see `per_env_leaves`.
+        """Masks of the env-to-module states, ``{module_id: pytree of bools}``: True for each leaf with an environment
+        axis, such as a frame stack; see `per_env_leaves`.
         """
         return {mid: per_env_leaves(own.env_to_module.init) for mid, own in self.items()}
 
@@ -147,9 +147,9 @@ class ModulePipelines(ByModule[Pipelines]):
         return [(name, own[self.module_map.module_id]) for name, own in of_modules.items() if own]
 
     def of_config(self) -> tuple[Any, ...]:
-        """Returns the env-to-module and the module-to-env pipeline of the first module, as arguments of
-        `AlgorithmConfig.for_checkpoints`, which may store their connectors in the config. One module suffices, because
-        all modules have the same connectors. Returns () without modules.
+        """Returns ``(env-to-module pipeline, module-to-env pipeline)`` of the first module; () without modules.
+        `AlgorithmConfig.for_checkpoints` takes both pipelines as arguments, and may store their connectors in the
+        config. One module suffices, because all modules have the same connectors.
         """
         return tuple(next(iter(self.values()), ()))
 

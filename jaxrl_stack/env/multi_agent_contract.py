@@ -1,4 +1,6 @@
-"""Contract of environments of several agents, checked in every call; errors name environment, copy, agent and step."""
+"""Checks in every reset and step that a multi-agent environment follows the `MultiAgentEnv` interface. Error messages
+name the environment, its copy and env runner, the agent and the step.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,7 @@ class AgentsOfEpisode:
         return outcome, ended
 
     def _take_flags(self, terminateds: Mapping[Any, Any], truncateds: Mapping[Any, Any]) -> bool:
-        """Records the agents whose terminated or truncated flag is set as ended; returns True if the whole episode has
+        """Marks agents as ended if their terminated or truncated flag is True. Returns True if the whole episode has
         ended.
         """
         alive = self.seen - self.done
@@ -165,7 +167,9 @@ class AgentsOfEpisode:
         )
 
     def _note_absence(self) -> None:
-        """Counts env steps in which no agent has an observation; prints a notice after many in a row."""
+        """Counts consecutive env steps in which no agent has an observation; prints a notice if the count gets
+        large.
+        """
         self._steps_without_agents += 1
         if self._steps_without_agents != _LONG_ABSENCE:
             return

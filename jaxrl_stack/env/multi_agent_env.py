@@ -1,4 +1,6 @@
-"""Multi-agent environments: the interface, and independent copies of a single-agent environment."""
+"""Multi-agent environments: the base class, a wrapper that groups agents, and environments in which each agent acts in
+a separate copy of a single-agent environment.
+"""
 
 from __future__ import annotations
 
@@ -307,7 +309,7 @@ class _Copies(MultiAgentEnv):
         context = copied(config) if isinstance(config, EnvContext) else EnvContext(config or {}, worker_index=0)
         num_agents = context.pop("num_agents", 1)
         if isinstance(num_agents, bool) or not isinstance(num_agents, int | np.integer) or num_agents < 1:
-            raise ValueError(f"env_config={{'num_agents': {num_agents!r}}}: must be an integer of at least 1.")
+            raise ValueError(f"env_config={{'num_agents': {num_agents!r}}}: give an integer of at least 1.")
         self.envs = [create(copied(context)) for _ in range(num_agents)]
         self.agents = list(range(num_agents))
         self.possible_agents = list(self.agents)
@@ -369,7 +371,7 @@ class _Copies(MultiAgentEnv):
 
 
 def policies_missing(name: str, agents: Any) -> str:
-    """Returns the error message for a multi-agent environment whose config has no policies."""
+    """Returns the error message to raise if the config has no policies for the agents of a multi-agent environment."""
     return (
         f"{name} has the agents {list(agents)}, but the config has no policies for them. Name policies and map agents "
         "to them: multi_agent(policies={'shared'}, policy_mapping_fn=lambda agent_id, episode, **kwargs: 'shared')."

@@ -44,7 +44,9 @@ class MultiAgentEnvRunner(HostEnvRunner):
         super().make_module()
 
     def _agents_of(self, spaces: AgentSpaces) -> tuple[AgentPreprocessing, HostMapping]:
-        """Builds the joint preprocessing of all agents' observations, and the mapping of agents to modules."""
+        """Builds ``(joint preprocessing of all agents' observations, mapping of agents to modules)`` for the agents'
+        `spaces`.
+        """
         preprocessing = agent_preprocessing(self.config, spaces, self.env)
         return preprocessing, HostMapping(self.config, preprocessing.spaces, f"environment({self.config.env!r})")
 

@@ -48,8 +48,8 @@ class MultiAgentJaxStep(NamedTuple):
 
 
 class MultiAgentJaxEnv(AutoResetJaxEnv):
-    """Base class of multi-agent environments written as pure functions. Values by agent are dicts with an entry for
-    every agent.
+    """Base class of multi-agent environments written as pure functions. Observations and actions are dicts with an
+    entry for each agent in `possible_agents`; dicts of rewards and flags may omit agents.
 
     Subclasses set `possible_agents` and the spaces, and write `reset_env` and `step_env`, which are called for one
     environment; and `acts`, if not everybody acts in every step. Their return values follow `MultiAgentEnv`::
@@ -82,12 +82,12 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
 
     @property
     def observation_space(self) -> gym.Space:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Observations of all agents, a `gymnasium.spaces.Dict`."""
+        """Observation spaces of all agents as one space, a `gymnasium.spaces.Dict` by agent."""
         return _by_agent(self.observation_spaces, self.possible_agents)
 
     @property
     def action_space(self) -> gym.Space:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Actions of all agents, a `gymnasium.spaces.Dict`."""
+        """Action spaces of all agents as one space, a `gymnasium.spaces.Dict` by agent."""
         return _by_agent(self.action_spaces, self.possible_agents)
 
     @property
@@ -115,7 +115,9 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         """Steps without a reset: returns ``(obs, state, rewards, terminateds, truncateds, infos)``, by agent."""
 
     def who_acts(self, state: Any) -> dict[Any, jax.Array]:
-        """Returns the result of `acts` as bool arrays for all agents."""
+        """Returns which agents act next, ``{agent: scalar bool array}`` with an entry for every agent: False for agents
+        that are missing from the result of `acts`.
+        """
         return self._flags("acts", self.acts(state), default=False)
 
     @property

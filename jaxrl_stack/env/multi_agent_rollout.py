@@ -84,8 +84,8 @@ class ModuleRows:
     def start(
         self, num_steps: int, mode: Mode, timesteps: int, *, learns: bool, keeps_times: bool = False
     ) -> AgentRecording:
-        """Starts the recording of a module's steps. An agent's step that was incomplete at the end of the last
-        recording (no next observation yet) continues in the new one.
+        """Starts a new `AgentRecording` of a module's steps and returns it. Agent steps that had no next observation
+        when the previous `AgentRecording` ended are completed in the new one.
         """
         self._memory = (*self._connectors.value, self._recurrent)
         if self.watch is not None:
@@ -193,8 +193,8 @@ class ModuleRows:
             leaf[rows] = 0
 
     def finish(self) -> None:
-        """Completes the module's recording after its last env step; stores incomplete agent steps and connector states
-        for the next recording.
+        """Completes the module's `AgentRecording` after the last env step. Stores agent steps without a next
+        observation, and connector states, for the next `AgentRecording`.
         """
         self.recording.finish()
         self._held = self.recording.held_steps()
@@ -204,7 +204,8 @@ class ModuleRows:
 
 @dataclasses.dataclass(eq=False)
 class MultiAgentRollout:
-    """Sampling loop (`Rollout`) for several agents, which may join, wait and leave.
+    """Sampling loop (`Rollout`) for several agents. During an episode, an agent may join later, pause between its
+    actions, and leave earlier than others.
 
     Attributes:
         envs: The environments.
@@ -234,12 +235,14 @@ class MultiAgentRollout:
 
     @property
     def module_map(self) -> ModuleMap:
-        """Map of agents to modules, including all agents that each module may control."""
+        """Map of agents to modules. For each module, the map contains all agents that the module may control."""
         return self.mapping.module_map
 
     @property
     def has_episodes(self) -> bool:
-        """Whether objects of the unfinished episodes exist, so that `sample` can return episodes without a reset."""
+        """Whether `MultiAgentEpisode` objects of the unfinished episodes exist, so that `EnvRunner.sample` can return
+        episodes without resetting the environments first.
+        """
         return self.live is not None
 
     def reset(self, mode: Mode, *, wants_episodes: bool) -> None:
@@ -361,15 +364,15 @@ class MultiAgentRollout:
         return self.live
 
     def forget_episodes(self) -> None:
-        """Discards the objects of unfinished episodes, so that `EnvRunner.sample` does not continue them. Keeps them if
-        callbacks, Python connectors or preprocessors read them, too.
+        """Discards the `MultiAgentEpisode` objects of unfinished episodes, so that `EnvRunner.sample` does not continue
+        them. If callbacks, Python connectors or preprocessors read these objects, discards nothing.
         """
         if not self.needs_live:
             self.live = None
 
     def _show_acts(self, mode: Mode, weights_seq_no: int) -> None:
-        """Adds the modules' inputs and outputs of the current env step to the episode objects of the unfinished
-        episodes.
+        """Adds the modules' inputs and outputs of the current env step to the `MultiAgentEpisode` objects of the
+        unfinished episodes.
         """
         live: Any = self.live
         columns = {id(module): module.read(mode) for module in self._rows.values()}
@@ -378,8 +381,8 @@ class MultiAgentRollout:
                 live.saw(index, agent, columns[id(module)], row, weights_seq_no)
 
     def _show_step(self, step: MultiAgentVectorStep, timesteps: int, *, is_last: bool) -> None:
-        """Adds the results of an environment step (observations, rewards, flags) to the episode objects of the
-        unfinished episodes, and calls the users' callbacks.
+        """Adds the results of an environment step (observations, rewards, flags) to the `MultiAgentEpisode` objects of
+        the unfinished episodes, and calls the users' callbacks.
         """
         live: Any = self.live
         inputs = {}
@@ -443,7 +446,9 @@ class MultiAgentRollout:
                     module.acting.append(row)
 
     def _preprocess(self, index: int, step: MultiAgentVectorStep) -> None:
-        """Preprocesses the observations of one environment's step, before any reset."""
+        """Replaces the observations that an environment returned in `step` by preprocessed observations, before any
+        reset.
+        """
         final_obs, episode = step.final_obs[index], self._episodes[index]
         if final_obs is None:
             step.obs[index] = dict(self.preprocessing(step.obs[index], episode))
@@ -462,7 +467,9 @@ class MultiAgentRollout:
         return place
 
     def _restart(self, index: int, step: MultiAgentVectorStep, recordings: AgentRecordings) -> None:
-        """Counts an ended episode (unless its environment failed) and begins the next one."""
+        """Adds an ended episode to the metrics, unless its environment failed, and begins the next episode of this
+        environment.
+        """
         if index not in step.failed:
             returns = {agent: float(module.returns[row]) for agent, (module, row) in self._where[index].items()}
             of_modules: dict[str, float] = {}

@@ -83,8 +83,8 @@ def _tuple_check(checks: list[Callable[[Any], bool]]) -> Callable[[Any], bool]:
 
 
 def _number_check(dtype: np.dtype) -> Callable[[Any], bool]:
-    """Returns the quick check of `form_check` for a `Discrete` space: a function that returns whether a value is an
-    integer in the range of `dtype`. The function is fastest for Python and NumPy integers.
+    """Returns the function with which `form_check` checks values of a `Discrete` space: it returns True if a value is
+    one integer that the space's `dtype` can hold. The function is fastest for Python and NumPy integers.
     """
     limits = np.iinfo(dtype)
     first, last = int(limits.min), int(limits.max)
@@ -126,7 +126,9 @@ def _as_array(value: Any) -> np.ndarray | None:
 
 
 def _has_mapping(value: Any) -> bool:
-    """Whether a value is a tuple that contains a dict, such as ``(observation, info)``."""
+    """Whether a value is a tuple that contains a dict, such as the ``(observation, info)`` that gymnasium's `reset`
+    returns.
+    """
     return isinstance(value, tuple) and any(isinstance(part, Mapping) for part in value)
 
 

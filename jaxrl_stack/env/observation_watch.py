@@ -36,7 +36,7 @@ class OutOfRange(NamedTuple):
 
     @property
     def is_of_first_step(self) -> bool:
-        """Whether the invalid number came from the reset before the recording, or from its first step."""
+        """Whether the invalid number came from the reset before the rollout, or from the rollout's first step."""
         return self.step < 2
 
 
@@ -119,8 +119,8 @@ class ObservationWatch:
         return not self._parts
 
     def begin(self) -> None:
-        """Starts the check of a new recording: drops the stored observations and the invalid numbers of the previous
-        recording.
+        """Starts the check of a new rollout: discards the stored observations and the invalid numbers of the previous
+        rollout.
         """
         self._num_kept, self._found = 0, []
 
@@ -142,7 +142,7 @@ class ObservationWatch:
         self._num_kept = k + 1
 
     def add_block(self, obs: Any) -> None:
-        """Checks all observations of a recording in one call, if `add` was not called in each step.
+        """Checks the observations of all steps of a rollout in one call, instead of calls of `add` in each step.
 
         Args:
             obs: Pytree ``[T, R, ...]`` that mirrors the space, with the dtypes of programs.
@@ -152,7 +152,9 @@ class ObservationWatch:
             self._compare_part(part, values, range(len(values)), np.ones(values.shape[:2], bool))
 
     def found(self) -> list[OutOfRange]:
-        """Checks the stored observations, and returns all invalid numbers of the recording, sorted by step."""
+        """Checks the stored observations. Returns the invalid numbers that were found since `begin`, as a list of
+        `OutOfRange` reports sorted by step and row.
+        """
         self._compare()
         return sorted(self._found, key=lambda one: one[:2])
 
@@ -197,8 +199,8 @@ def _parts_of(space: gym.Space, path: tuple[Any, ...]) -> Sequence[tuple[tuple[A
 
 
 def _ranges_of(space: Any) -> list[_Range]:
-    """Returns a list of the bounds for numbers in a leaf of an observation space; [] if all numbers of the leaf's dtype
-    are allowed.
+    """Returns the ranges to check for one leaf of an observation space: the space's bounds, and the limits of integers
+    in compiled programs. The list is empty if neither excludes a number.
     """
     if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
         return [_Range(*choices_of(space), GIVE_CHOICES, f"outside of {space}")]

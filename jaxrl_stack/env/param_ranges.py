@@ -15,8 +15,8 @@ FORMS = "(low, high), ('log', low, high) or [values]"
 
 
 def range_problem(name: Any, given: Any) -> str | None:
-    """Returns a text that describes the required form of a distribution if `given` is no valid distribution; None if
-    `given` is valid.
+    """Checks a user's setting of a distribution, `given`. If the setting is invalid, returns a text that describes the
+    required form; otherwise returns None.
 
     Args:
         name: Name of the parameter, for the description.
@@ -124,8 +124,8 @@ class ParamRange:
         return cls(kind, np.stack([array.astype(dtype) for array in fitting]))
 
     def draw(self, key: jax.Array) -> jax.Array:
-        """Draws a value of the environment parameter. If the distribution is a range, entries of an array are drawn
-        independently; a choice among values is made for the whole array.
+        """Draws a value of the environment parameter. If the parameter is an array, a range distribution draws each
+        entry independently; a list of values is a distribution of whole arrays, and one of them is drawn.
 
         Args:
             key: PRNG key.
@@ -146,8 +146,8 @@ class ParamRange:
         return jnp.clip(drawn.astype(dtype), low, high)
 
     def scaled(self, value: Any) -> jax.Array:
-        """Scales a value linearly, float32 of the value's shape: -1 for the lower bound or lowest choice, 1 for the
-        upper one.
+        """Scales a value of the parameter linearly: the lower bound or lowest choice becomes -1, the upper bound or
+        highest choice becomes 1. The result is float32 and has the value's shape.
 
         Values of "log" are scaled by their logarithms, choices by value and not by index. Values outside of the range
         lie outside of [-1, 1]. If both bounds are equal, the result is the distance from them, 0 for each draw.
@@ -162,8 +162,8 @@ class ParamRange:
 
 
 def _check_limits(kind: Kind, arrays: list[np.ndarray], dtype: np.dtype) -> None:
-    """Raises ValueError if the parameter's dtype cannot hold the numbers of a distribution, or float32 draws
-    overflow.
+    """Raises ValueError if the parameter's dtype or float32, in which floats are drawn, cannot hold the numbers of a
+    distribution; if ``high - low`` overflows; or if a log range begins below the smallest normal float.
     """
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
@@ -183,7 +183,8 @@ def _check_limits(kind: Kind, arrays: list[np.ndarray], dtype: np.dtype) -> None
 
 
 def _integers(key: jax.Array, bounds: np.ndarray) -> jax.Array:
-    """Draws integers uniformly between ``bounds [2, *shape]``, both included, without overflow.
+    """Draws an integer array of the given shape uniformly between a lower and an upper bound, ``bounds [2, *shape]``.
+    Both bounds are possible values. The computation does not overflow.
 
     The unsigned distance from the lower bound is drawn: it may be as large as all numbers of the dtype.
     """

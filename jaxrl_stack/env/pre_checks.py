@@ -36,7 +36,9 @@ def _checked(name: str, method: str, run: Any) -> Any:
     except MultiAgentEnvError as error:
         raise ValueError(str(error)) from error
     except Exception as error:
-        raise ValueError(f"{name}.{method}() raised {error!r}. Repair the environment.") from error
+        raise ValueError(
+            f"{name}.{method}() raised {error!r}. Correct this method; the traceback above shows the line."
+        ) from error
 
 
 __all__ = ["check_multiagent_environments"]

@@ -204,7 +204,9 @@ def _ranges(env: JaxEnv, given: Mapping[str, Any]) -> dict[str, ParamRange]:
 
 
 def _check_scales(env: JaxEnv, scales: Mapping[str, ParamRange]) -> None:
-    """Raises ValueError if a parameter observed on a log scale has a value <= 0."""
+    """Raises ValueError if observations contain a parameter on a log scale, but the environment's own value of this
+    parameter is <= 0.
+    """
     for name, scale in scales.items():
         value = np.asarray(leaves_by_name(env.params)[name])
         if scale.kind == "log" and np.any(value <= 0):
@@ -325,8 +327,8 @@ class _FunctionDraws:
         return {name: jax.lax.convert_element_type(new[name], self._dtypes[name]) for name in self.names}
 
     def completed(self, params: Any, drawn: dict[str, Any]) -> dict[str, Any]:
-        """Returns the drawn parameters unchanged, because the user's function also sets the parameters that depend on
-        others.
+        """Returns the drawn parameters unchanged, because the user's function also sets the parameters that are
+        computed from drawn ones.
         """
         return drawn
 

@@ -35,8 +35,8 @@ _NO_FRAMES = (
 def record_on_host(
     config: AlgorithmConfig, send_state: Callable[[EnvRunnerGroup], Any], *, seed: int, num_episodes: int
 ) -> tuple[list[RecordedEpisode], float]:
-    """Samples the first episodes of an evaluation in this process, in environments that render, and returns them with
-    frames.
+    """Samples the first `num_episodes` episodes of an evaluation in this process, and returns them with frames for a
+    video.
 
     A separate runner samples them, with ``render_mode="rgb_array"`` if the environments support it. Of the users'
     callbacks, only `on_environment_created` is called.
@@ -66,8 +66,8 @@ def record_on_host(
 
 
 def _watched(config: AlgorithmConfig, camera: _Camera) -> AlgorithmConfig:
-    """Returns a copy of the config for an env runner that records videos: its environments render frames, and `camera`
-    receives the episodes' starts and steps as callbacks.
+    """Returns a copy of the config for an env runner that records videos. The runner's environments render frames if
+    they can, and callbacks pass the starts and steps of episodes to `camera`.
     """
     own = config.copy(copy_frozen=False)
     told = CallbackList.from_config(config)
@@ -99,7 +99,9 @@ def _is_preprocessed_by_its_vector_version(config: AlgorithmConfig) -> bool:
 
 
 def _takes_render_mode(config: AlgorithmConfig) -> bool:
-    """Whether the config's `env` is a gymnasium id whose environment can render."""
+    """Whether the config's `env` is a gymnasium id whose environment supports ``render_mode="rgb_array"``. False for
+    names that were registered with `register_env`.
+    """
     if isinstance(config.env, str) and get_env_creator(config.env) is not None:
         return False
     spec = resolve_env(config.env, config.env_config).spec
@@ -163,7 +165,7 @@ class _Camera:
             taken.panels.clear()
 
     def _panels(self, seen: Mapping[Any, Any], episode: Any, rl_module: Any, env: Any) -> dict[Any, np.ndarray]:
-        """Draws the current observation of each agent that has one, as an image by agent."""
+        """Draws the observations `seen` of the agents, one image per agent: returns ``{agent: image}``."""
         panels = {}
         for agent, observation in seen.items():
             if agent not in self._spaces:
@@ -216,8 +218,8 @@ class _Camera:
 
 
 def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
-    """Yields the observations of an episode that the policy has acted on and that have no frame in the video yet. After
-    the last step, yields the final observation, too.
+    """Yields the observations that the video shows next: the observation that the policy acted on last, if the video
+    does not contain it yet, and after the last step also the final observation.
 
     The newest observation of an unfinished episode is left out: until the policy acts on it, the episode contains it in
     the form that connectors get. The final observation has the form that the policy would have received.
@@ -229,8 +231,8 @@ def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
 
 
 def _earned(episode: Any, taken: _Taken) -> float:
-    """Returns the reward of the episode's newest step; with several agents, the sum of the rewards of all agents,
-    including waiting ones.
+    """Returns the reward of the episode's newest step. With several agents, returns the sum over all agents, including
+    agents that did not act in this step.
     """
     if not isinstance(episode, MultiAgentEpisode):
         return float(episode.get_rewards(-1))
@@ -239,14 +241,17 @@ def _earned(episode: Any, taken: _Taken) -> float:
 
 
 def _returns(episode: MultiAgentEpisode) -> dict[Any, float]:
-    """Returns the return (sum of rewards) of each agent so far, including rewards since the agent's last action."""
+    """Computes ``{agent: sum of its rewards in the episode so far}``. The sums include rewards after the agent's last
+    action.
+    """
     hanging = {agent: step.reward for agent, step in episode.hanging.items()}
     return {agent: own.get_return() + hanging.get(agent, 0.0) for agent, own in episode.agent_episodes.items()}
 
 
 def _space_of(observation: Any, seen: gym.Space, returned: gym.Space) -> gym.Space:
-    """Returns the space of an observation in an episode: the policy's space `seen` if the observation fits it, else the
-    environment's space `returned`. The observation has the environment's space if connectors did not replace it.
+    """Returns the space of an observation in an episode: the policy's observation space `seen` if the observation fits
+    it, else the environment's observation space `returned`. In the second case, connectors did not replace the
+    observation.
     """
     try:
         validate_batch(seen, observation, 0)
@@ -281,6 +286,6 @@ class _Taken:
 
     @property
     def agent_rewards(self) -> dict[str, np.ndarray]:
-        """Rewards by agent name, float ``[T]``, of environments with several agents."""
+        """Rewards of each agent, ``{agent name: float [T]}``; {} if the environment has a single agent."""
         ids = dict.fromkeys(agent for own in self.agents for agent in own)
         return {str(agent): np.diff([0.0, *(own.get(agent, 0.0) for own in self.agents)]) for agent in ids}

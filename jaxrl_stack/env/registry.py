@@ -162,8 +162,8 @@ class ResolvedEnv:
         return env
 
     def release(self, env: Any) -> None:
-        """Closes an environment that `make` has created and that is not needed any more. If an algorithm is being built
-        and the creator is registered, stores the environment for an env runner instead.
+        """Disposes of an environment from `make` that is not needed any more. While an algorithm is being built, stores
+        an environment of a registered creator for an env runner; otherwise closes the environment.
         """
         if self.registered is not None:
             keep(self.registered, self.context, env)
@@ -358,7 +358,9 @@ def _resolve_class(env: type, name: str, context: EnvContext) -> ResolvedEnv:
 
 
 def _check_class(env: type) -> None:
-    """Raises TypeError if a class cannot be created from an env_config, or its `reset` takes no seed."""
+    """Raises TypeError if an environment class is abstract or does not take the env_config as its only argument, or if
+    the `reset` of a gymnasium class does not take `seed` and `options`.
+    """
     if inspect.isabstract(env):
         missing = ", ".join(sorted(getattr(env, "__abstractmethods__")))  # noqa: B009 - only abstract classes have it
         raise TypeError(f"environment(env={env!r}): the class does not define {missing}. Add {missing} to the class.")

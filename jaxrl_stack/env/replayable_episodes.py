@@ -17,7 +17,8 @@ _FIRST_CAPACITY = 64
 
 
 class RestoredEpisodes(NamedTuple):
-    """Result of restoring the episodes of ``B`` environments.
+    """Result of `ReplayableEpisodes.restore` for ``B`` environments: their last infos, and the problems of environments
+    whose episode could not be restored.
 
     Attributes:
         infos: The last info of each environment, from a reset or from the last replayed step.
@@ -72,7 +73,8 @@ class ReplayableEpisodes:
         return seed
 
     def add(self, actions: Any) -> None:
-        """Records the actions of all ``B`` environments for one vector step; called before the step.
+        """Records the actions of all ``B`` environments for one vector step. Call this method before the environments
+        step.
 
         Args:
             actions: Actions for the environments, NumPy pytree ``[B, ...]``; they are copied.
@@ -140,7 +142,8 @@ class ReplayableEpisodes:
         returns: np.ndarray,
         renew: Callable[[int], object],
     ) -> RestoredEpisodes:
-        """Restores episodes: resets the environments with the seeds of a state, and repeats its actions.
+        """Restores unfinished episodes that `get_state` saved: resets each environment with the saved seed, and repeats
+        the saved actions.
 
         An environment whose last observation or return differs from the stored one, in any bit, is reset with its next
         seed instead.
@@ -176,8 +179,8 @@ class ReplayableEpisodes:
         return RestoredEpisodes(infos, problems)
 
     def _take_in(self, actions: Any, lengths: Sequence[int], ends: Sequence[int], problems: Mapping[int, str]) -> None:
-        """Stores the actions of restored episodes, as if `add` had recorded them; `add` appends later actions. Omits
-        episodes that could not be restored.
+        """Stores the actions of restored episodes, as if `add` had recorded them, so that later `add` calls append to
+        them. Omits the actions of episodes that could not be restored.
         """
         kept = [0 if i in problems else length for i, length in enumerate(lengths)]
         self._time = longest = max(kept, default=0)

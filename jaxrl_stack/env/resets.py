@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 def reset_only_ended(step: JaxStep, reset: Callable[[jax.Array], tuple[Any, Any]], keys: jax.Array) -> JaxStep:
-    """Resets only the JAX environments whose episode ended in the last step, in groups of a sixteenth of all
-    environments (at least one). Used for environments whose reset is expensive.
+    """Resets only the JAX environments whose episode ended in the last step; used if a reset is expensive. A loop
+    resets these environments in groups until all have new episodes. The group size is a sixteenth of all environments
+    (at least one).
 
-    Suited to resets that cost as much as many steps, such as generated worlds, or physics that must settle. Groups of
-    environments are reset until all ended episodes are replaced; most steps need no reset.
+    Suited to resets that cost as much as many steps, such as generated worlds, or physics that must settle. Most
+    steps need no reset.
 
     Args:
         step: Result of a step without reset (leaves ``[B, ...]``); `obs` and `state` precede the reset.
