@@ -32,7 +32,7 @@ GYMNAX_PREFIX = "gymnax/"
 
 
 class JaxStep(NamedTuple):
-    """Result of one step of one environment: observation, state, reward, flags, final observation and info. A pytree.
+    """Result of one step of one environment, a pytree: observation, state, reward, flags, final observation and info.
 
     Attributes:
         obs: Observation to act on next: the first of the next episode if this step ended one.

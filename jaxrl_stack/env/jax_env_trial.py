@@ -1,4 +1,6 @@
-"""Test run of a JAX environment with random actions, to check rewards and observations against its spaces."""
+"""Test run of a JAX environment with random actions. It checks that rewards and observations are finite, and that
+observations are within the bounds of the observation space.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _TOLERANCE = 1e-5
 
 
 def check_steps(env: JaxEnv, num_steps: int) -> None:
-    """Steps an environment with random actions and checks rewards and observations.
+    """Steps an environment with random actions. Checks that rewards and observations are finite, and, if
+    ``env.has_own_bounds``, that observations are within the bounds of the observation space.
 
     Args:
         env: Environment that follows the contract of `JaxEnv`.

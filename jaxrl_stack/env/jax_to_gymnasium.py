@@ -121,8 +121,8 @@ class GymnasiumFromJax(gym.Env):
         return frame_of(self.jax_env, *jax.device_get((state, obs)))
 
     def replay(self, reset_key: jax.Array, step_keys: jax.Array) -> None:
-        """Sets the PRNG keys for the next `reset` and the following steps, so that they repeat a recorded episode;
-        otherwise keys are random.
+        """Sets the PRNG keys for the next `reset` and the following steps, so that these calls repeat a recorded
+        episode. If `replay` is not called, the environment draws the keys.
 
         The next `reset` (without a seed) calls the JAX environment's ``reset(reset_key, ...)``, step t its
         ``step(step_keys[t], ...)``; a `reset` after the end of an episode uses none, as on the device. A `reset` with
@@ -141,8 +141,8 @@ class GymnasiumFromJax(gym.Env):
 
 
 def _prepare(env: Any, config: dict[str, Any]) -> tuple[JaxEnv, Callable, Callable, Callable]:
-    """Creates the JAX environment for the gymnasium adapter and jits the environment's methods: returns ``(environment,
-    reset, step, last_state)``. Later calls with equal, hashable arguments return the same objects.
+    """Creates the JAX environment for the gymnasium adapter and jits the environment's methods. Returns
+    ``(environment, reset, step, last_state)``. Later calls with equal, hashable arguments return the same objects.
     """
     # With their types: 1, 1.0 and True are equal.
     items = tuple((name, value, type(value)) for name, value in config.items())

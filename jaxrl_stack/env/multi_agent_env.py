@@ -143,7 +143,7 @@ class MultiAgentEnv(gym.Env):
             known = [] if by_agent is None else list(by_agent)
             raise ValueError(
                 f"{type(self).__name__} has no {kind} for agent {agent_id!r}: {kind}s has {known}, and {kind} is None. "
-                f"Set self.{kind}s to a dict with every one of its possible_agents."
+                f"Set self.{kind}s to a dict with an entry for each agent in possible_agents."
             )
         return single
 

@@ -19,7 +19,8 @@ PARTS = ("obs", "state", "rewards", "terminateds", "truncateds", "infos")
 
 
 class MultiAgentJaxStep(NamedTuple):
-    """Result of one step of one multi-agent environment, a pytree like `JaxStep` with values by agent.
+    """Result of one step of one multi-agent environment, a pytree like `JaxStep`. Observations, rewards and the flags
+    of agents are dicts, ``{agent: value}``.
 
     Attributes:
         obs: Observations by agent to act on next: the first of the next episode if this step ended one. They are
@@ -108,11 +109,15 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
 
     @abc.abstractmethod
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
-        """Starts an episode of the environment; returns ``(obs, state)``, with observations by agent."""
+        """Starts an episode of the environment; returns ``(obs, state)``. The observations `obs` are a
+        dict, ``{agent: observation}``.
+        """
 
     @abc.abstractmethod
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        """Steps without a reset: returns ``(obs, state, rewards, terminateds, truncateds, infos)``, by agent."""
+        """Steps without a reset: returns ``(obs, state, rewards, terminateds, truncateds, infos)``. Observations,
+        rewards and flags are dicts, ``{agent: value}``.
+        """
 
     def who_acts(self, state: Any) -> dict[Any, jax.Array]:
         """Returns which agents act next, ``{agent: scalar bool array}`` with an entry for every agent: False for agents

@@ -20,7 +20,8 @@ _MAX_BYTES, _MAX_STEPS = 1 << 22, 256
 
 
 class OutOfRange(NamedTuple):
-    """Report of an invalid number in a recorded observation: its step, its row in the batch, and a remedy for the user.
+    """Report of an invalid number in an observation: the step, the row in the batch of observations, and a remedy for
+    the user.
 
     Attributes:
         step: Step of the recording.

@@ -183,8 +183,8 @@ def _check_limits(kind: Kind, arrays: list[np.ndarray], dtype: np.dtype) -> None
 
 
 def _integers(key: jax.Array, bounds: np.ndarray) -> jax.Array:
-    """Draws an integer array of the given shape uniformly between a lower and an upper bound, ``bounds [2, *shape]``.
-    Both bounds are possible values. The computation does not overflow.
+    """Draws integers uniformly between lower and upper bounds, ``bounds [2, *shape]``, and returns an array of shape
+    ``shape``. Both bounds are possible values. The computation does not overflow.
 
     The unsigned distance from the lower bound is drawn: it may be as large as all numbers of the dtype.
     """

@@ -17,8 +17,8 @@ from jaxrl_stack.env.self_play_env import SelfPlayEnv
 
 
 def with_preprocessors(config: Any, env: JaxEnv | None) -> JaxEnv | None:
-    """Wraps the environment so that it applies the `MultiAgentObservationPreprocessor`s of a config's env-to-module
-    connectors, if any.
+    """Wraps an environment in a `PreprocessedJaxEnv`, which applies the `MultiAgentObservationPreprocessor`s of the
+    config's env-to-module connectors. If the config has none, returns the environment unchanged.
 
     Args:
         config: The config of the runners that sample.
@@ -77,7 +77,9 @@ class PreprocessedJaxEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
         return self.preprocessed(obs), *others
 
     def preprocessed(self, obs: Any) -> Mapping[Any, Any]:
-        """Applies the preprocessors to observations of the wrapped environment, by agent."""
+        """Applies the preprocessors to the wrapped environment's observations, ``{agent: observation}``, and returns
+        the results.
+        """
         known = self.unwrapped._conformed(obs)
         return self.preprocessing(known, cast(Any, NoEpisode(self._refuse)))
 

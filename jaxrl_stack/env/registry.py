@@ -231,8 +231,8 @@ def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None, *, num_en
         return ResolvedEnv(jax_env.name, True, context, creator=lambda ctx: as_jax_env(env, ctx))
     if isinstance(env, (gym.Env, gym.vector.VectorEnv)):
         raise TypeError(
-            f"environment(env={env!r}): a gymnasium environment that exists already cannot be copied to "
-            "vector slots and actors. Give its class or id, or register_env('my_env', lambda config: ...) "
+            f"environment(env={env!r}): a gymnasium environment that exists already cannot be copied "
+            "for vector environments and actors. Give its class or id, or register_env('my_env', lambda config: ...) "
             "and give that name."
         )
     raise TypeError(

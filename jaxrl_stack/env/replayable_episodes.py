@@ -66,7 +66,9 @@ class ReplayableEpisodes:
         self._start = [0] * self._num_envs
 
     def next_seed(self, index: int) -> int:
-        """Returns the seed for a reset of one environment, and begins the record of its new episode."""
+        """Returns the seed for the next reset of one environment, and begins to record the environment's new
+        episode.
+        """
         seed = derived_seed("episode", *self.seeds, index, self._num_resets[index])
         self._num_resets[index] += 1
         self._last_seed[index], self._start[index] = seed, self._time
