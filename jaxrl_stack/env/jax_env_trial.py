@@ -1,5 +1,5 @@
-"""Test run of a JAX environment with random actions. It checks that rewards and observations are finite, and that
-observations are within the bounds of the observation space.
+"""Test run of a JAX environment with random actions. It checks that rewards and observations are finite, and, if
+``env.has_own_bounds``, that observations are within the bounds of the observation space.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def check_steps(env: JaxEnv, num_steps: int) -> None:
         num_steps: Number of steps of one environment.
 
     Raises:
-        ValueError: A reward is not finite, or an observation lies outside of the observation space.
+        ValueError: A reward or an observation is not finite, or an observation is outside of the observation space.
     """
 
     def step(carry: Any, key: jax.Array) -> Any:

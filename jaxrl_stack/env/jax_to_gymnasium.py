@@ -86,8 +86,8 @@ class GymnasiumFromJax(gym.Env):
             key = self._replayed.pop(0)
         else:
             raise RuntimeError(
-                f"{self.jax_env.name}: replay() got fewer step_keys than step() calls. Give replay() one key per step, "
-                "or end the replay with reset(seed=...)."
+                f"{self.jax_env.name}: step() needs a key, but replay() got fewer step_keys than the replay has steps. "
+                "Give replay() one key per step, or end the replay with reset(seed=...)."
             )
         action = jax.tree.map(lambda part, dtype: np.asarray(part, dtype), action, self._action_dtypes)
         step = self._step(key, self._state, action, self._params)
@@ -122,7 +122,7 @@ class GymnasiumFromJax(gym.Env):
 
     def replay(self, reset_key: jax.Array, step_keys: jax.Array) -> None:
         """Sets the PRNG keys for the next `reset` and the following steps, so that these calls repeat a recorded
-        episode. If `replay` is not called, the environment draws the keys.
+        episode. Without `replay`, the environment derives the keys from the seed of `reset`.
 
         The next `reset` (without a seed) calls the JAX environment's ``reset(reset_key, ...)``, step t its
         ``step(step_keys[t], ...)``; a `reset` after the end of an episode uses none, as on the device. A `reset` with

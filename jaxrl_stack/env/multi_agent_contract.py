@@ -1,4 +1,4 @@
-"""Checks in every reset and step that a multi-agent environment follows the `MultiAgentEnv` interface. Error messages
+"""Check that a multi-agent environment follows the `MultiAgentEnv` interface, in every reset and step. Error messages
 name the environment, its copy and env runner, the agent and the step.
 """
 
@@ -138,8 +138,8 @@ class AgentsOfEpisode:
         return outcome, ended
 
     def _take_flags(self, terminateds: Mapping[Any, Any], truncateds: Mapping[Any, Any]) -> bool:
-        """Marks agents as ended if their terminated or truncated flag is True. Returns True if the whole episode has
-        ended.
+        """Records agents as ended if their terminated or truncated flag, or the flag ``"__all__"``, is True. Returns
+        True if the whole episode has ended.
         """
         alive = self.seen - self.done
         terminated, truncated = agent_flags(alive, terminateds), agent_flags(alive, truncateds)
@@ -167,8 +167,8 @@ class AgentsOfEpisode:
         )
 
     def _note_absence(self) -> None:
-        """Counts consecutive env steps in which no agent has an observation; prints a notice if the count gets
-        large.
+        """Counts consecutive env steps in which no agent has an observation; prints a notice when the count
+        reaches `_LONG_ABSENCE`.
         """
         self._steps_without_agents += 1
         if self._steps_without_agents != _LONG_ABSENCE:

@@ -309,7 +309,9 @@ class _Copies(MultiAgentEnv):
         context = copied(config) if isinstance(config, EnvContext) else EnvContext(config or {}, worker_index=0)
         num_agents = context.pop("num_agents", 1)
         if isinstance(num_agents, bool) or not isinstance(num_agents, int | np.integer) or num_agents < 1:
-            raise ValueError(f"env_config={{'num_agents': {num_agents!r}}}: give an integer of at least 1.")
+            raise ValueError(
+                f"env_config={{'num_agents': {num_agents!r}}}: num_agents must be an integer of at least 1."
+            )
         self.envs = [create(copied(context)) for _ in range(num_agents)]
         self.agents = list(range(num_agents))
         self.possible_agents = list(self.agents)

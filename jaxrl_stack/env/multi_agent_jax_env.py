@@ -109,8 +109,8 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
 
     @abc.abstractmethod
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
-        """Starts an episode of the environment; returns ``(obs, state)``. The observations `obs` are a
-        dict, ``{agent: observation}``.
+        """Starts an episode of the environment; returns ``(obs, state)``, where `obs` is a dict with an observation of
+        each agent, ``{agent: observation}``.
         """
 
     @abc.abstractmethod

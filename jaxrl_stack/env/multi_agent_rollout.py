@@ -85,7 +85,7 @@ class ModuleRows:
         self, num_steps: int, mode: Mode, timesteps: int, *, learns: bool, keeps_times: bool = False
     ) -> AgentRecording:
         """Starts a new `AgentRecording` of a module's steps and returns it. Agent steps that had no next observation
-        when the previous `AgentRecording` ended are completed in the new one.
+        when the previous `AgentRecording` ended continue in the new one.
         """
         self._memory = (*self._connectors.value, self._recurrent)
         if self.watch is not None:
@@ -446,8 +446,8 @@ class MultiAgentRollout:
                     module.acting.append(row)
 
     def _preprocess(self, index: int, step: MultiAgentVectorStep) -> None:
-        """Replaces the observations that an environment returned in `step` by preprocessed observations, before any
-        reset.
+        """Preprocesses the observations of one environment, before any reset: replaces them in `step`, the result of an
+        env step.
         """
         final_obs, episode = step.final_obs[index], self._episodes[index]
         if final_obs is None:

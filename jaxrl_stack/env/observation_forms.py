@@ -83,8 +83,8 @@ def _tuple_check(checks: list[Callable[[Any], bool]]) -> Callable[[Any], bool]:
 
 
 def _number_check(dtype: np.dtype) -> Callable[[Any], bool]:
-    """Returns the function with which `form_check` checks values of a `Discrete` space: it returns True if a value is
-    one integer that the space's `dtype` can hold. The function is fastest for Python and NumPy integers.
+    """Returns the function with which `form_check` checks values of a `Discrete` space. The function returns True if a
+    value is one integer that the space's `dtype` can hold, and is fastest for Python and NumPy integers.
     """
     limits = np.iinfo(dtype)
     first, last = int(limits.min), int(limits.max)

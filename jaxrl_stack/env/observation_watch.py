@@ -24,7 +24,7 @@ class OutOfRange(NamedTuple):
     the user.
 
     Attributes:
-        step: Step of the recording.
+        step: Step of the rollout.
         row: Row of the batch of observations.
         what: The number and its place, as text.
         remedy: Advice for the user, one sentence.
@@ -129,7 +129,7 @@ class ObservationWatch:
         """Stores the batch of observations of one step; they are checked later, together with other steps.
 
         Args:
-            step: Step of the recording.
+            step: Step of the rollout.
             obs: Pytree ``[R, ...]`` that mirrors the space; it is copied.
             rows: bool ``[R]``, the rows that count; None: all.
         """

@@ -124,8 +124,8 @@ class ParamRange:
         return cls(kind, np.stack([array.astype(dtype) for array in fitting]))
 
     def draw(self, key: jax.Array) -> jax.Array:
-        """Draws a value of the environment parameter. If the parameter is an array, a range distribution draws each
-        entry independently; a list of values is a distribution of whole arrays, and one of them is drawn.
+        """Draws a value of the environment parameter. If the parameter is an array, a range gives an independent
+        draw for each entry, and a list of values gives one of its values for the whole array.
 
         Args:
             key: PRNG key.
@@ -162,8 +162,9 @@ class ParamRange:
 
 
 def _check_limits(kind: Kind, arrays: list[np.ndarray], dtype: np.dtype) -> None:
-    """Raises ValueError if the parameter's dtype or float32, in which floats are drawn, cannot hold the numbers of a
-    distribution; if ``high - low`` overflows; or if a log range begins below the smallest normal float.
+    """Raises ValueError if the parameter's dtype cannot hold the numbers of a distribution. Floats must also fit
+    float32, in which they are drawn: raises if a number or ``high - low`` of a uniform range overflows, or if a log
+    range begins below the smallest normal float.
     """
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)

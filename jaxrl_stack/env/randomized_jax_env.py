@@ -204,8 +204,8 @@ def _ranges(env: JaxEnv, given: Mapping[str, Any]) -> dict[str, ParamRange]:
 
 
 def _check_scales(env: JaxEnv, scales: Mapping[str, ParamRange]) -> None:
-    """Raises ValueError if observations contain a parameter on a log scale, but the environment's own value of this
-    parameter is <= 0.
+    """Raises ValueError if observations contain a parameter on a log scale, but the environment's value of this
+    parameter without random draws (``env.params``) is <= 0.
     """
     for name, scale in scales.items():
         value = np.asarray(leaves_by_name(env.params)[name])

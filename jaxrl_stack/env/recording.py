@@ -165,7 +165,7 @@ class _Camera:
             taken.panels.clear()
 
     def _panels(self, seen: Mapping[Any, Any], episode: Any, rl_module: Any, env: Any) -> dict[Any, np.ndarray]:
-        """Draws the observations `seen` of the agents, one image per agent: returns ``{agent: image}``."""
+        """Draws one image for each observation in `seen`, ``{agent: observation}``; returns ``{agent: image}``."""
         panels = {}
         for agent, observation in seen.items():
             if agent not in self._spaces:

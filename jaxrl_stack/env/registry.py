@@ -162,8 +162,8 @@ class ResolvedEnv:
         return env
 
     def release(self, env: Any) -> None:
-        """Disposes of an environment from `make` that is not needed any more. While an algorithm is being built, stores
-        an environment of a registered creator for an env runner; otherwise closes the environment.
+        """Closes an environment that `make` created and that is not needed any more. Exception: while an algorithm is
+        being built, an environment of a registered creator is not closed, but stored for an env runner.
         """
         if self.registered is not None:
             keep(self.registered, self.context, env)
@@ -358,8 +358,8 @@ def _resolve_class(env: type, name: str, context: EnvContext) -> ResolvedEnv:
 
 
 def _check_class(env: type) -> None:
-    """Raises TypeError if an environment class is abstract or does not take the env_config as its only argument, or if
-    the `reset` of a gymnasium class does not take `seed` and `options`.
+    """Raises TypeError if an environment class is abstract or cannot be called with the env_config as the only
+    argument, or if the `reset` of a `gymnasium.Env` class does not take `seed` and `options`.
     """
     if inspect.isabstract(env):
         missing = ", ".join(sorted(getattr(env, "__abstractmethods__")))  # noqa: B009 - only abstract classes have it
