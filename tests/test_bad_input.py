@@ -482,7 +482,7 @@ SETTINGS = [
     case("envs-over-devices", changed(lambda c: c.env_runners(num_envs_per_env_runner=3).learners(num_cpus_per_learner=2)), ValueError, "num_envs_per_env_runner=3", "2 devices", "Use 4"),
     case("minibatch-over-devices", changed(lambda c: c.training(minibatch_size=5).learners(num_cpus_per_learner=2)), ValueError, "minibatch_size=5", "2 shuffle shards", "Use minibatch_size=4"),
     case("shards-over-devices", changed(lambda c: c.learners(num_shuffle_shards=3, num_cpus_per_learner=2)), ValueError, "num_shuffle_shards=3", "number of devices, 2", "multiple"),
-    case("shards-over-columns", changed(lambda c: c.training(minibatch_size=None).learners(num_shuffle_shards=3)), ValueError, "num_shuffle_shards=3", "the 4 sampled fragments", "to a divisor of 4"),
+    case("shards-over-columns", changed(lambda c: c.training(minibatch_size=None).learners(num_shuffle_shards=3)), ValueError, "num_shuffle_shards=3", "must divide 4, the number of rollout fragments", "to a divisor of 4"),
     case("minibatch-above-batch", setting("training", minibatch_size=1000), ValueError, "minibatch_size=1000", "train batch of 32", "Lower it"),
     case("minibatch-zero", setting("training", minibatch_size=0), ValueError, "minibatch_size=", "0", "or None"),
     case("batch-size-text", setting("training", train_batch_size_per_learner="auto"), ValueError, "train_batch_size_per_learner=", "'auto'", "an integer"),

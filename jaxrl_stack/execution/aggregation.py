@@ -64,8 +64,9 @@ class AggregatorActor(FaultAwareApply):
         set_up_actor(num_cpus=1, num_gpus=0)
 
     def get_batch(self, number: int, parts: Sequence[Part]) -> tuple[tuple[int, Part], Any]:
-        """Concatenates the samples of train batch `number`; returns ``((number, samples without columns), columns)``.
-        Callers set ``num_returns=2``: then the columns stay in Ray's object store, and callers get a reference to them.
+        """Concatenates the samples `parts` of train batch `number`. Returns ``((number, part), columns)``; `part` has
+        all attributes of the concatenated samples except the columns. Callers set ``num_returns=2``: then the columns
+        stay in Ray's object store, and callers get a reference to the columns.
 
         Raises:
             LostExperienceError: If columns of a part are lost.

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 class AsynchronousStep(TrainingStep):
-    """Collects samples of runners, requests more, and lets learners update in the meantime.
+    """Collects the samples that EnvRunners have finished, and requests further samples from idle EnvRunners. Learners
+    make updates in the background at the same time.
 
     Nothing waits for the slowest runner. If learners are too slow and their queue is full, no samples are collected,
     and runners wait. One call ends when samples have arrived, or after a second.

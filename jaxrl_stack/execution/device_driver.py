@@ -181,8 +181,8 @@ class DeviceDriver(LocalDriver):
             )
 
     def _make_pipelines(self, env: JaxEnv | None) -> ModulePipelines:
-        """Creates the connector pipelines of the modules, and sets `spaces`. Without an environment, takes the spaces
-        from the config and returns no pipelines.
+        """Creates the connector pipelines of the modules, and sets the attribute `spaces`. Without an environment, the
+        spaces come from the config, and the result contains no pipelines.
         """
         if env is not None:
             pipelines = pure_pipelines(self.config, env, self.module_map)
@@ -297,8 +297,9 @@ class DeviceDriver(LocalDriver):
         }
 
     def _returns_to_host(self) -> bool:
-        """Whether control returns to the host after every training step, because a user's class overrides a method that
-        runs on the host. A notice then says that this costs time.
+        """Whether control returns to the host after every training step: True if a user's class overrides
+        ``training_step()`` or a hook that runs on the host around updates. If True, prints a notice that this costs
+        time.
         """
         if self.step.one_per_call:
             notice_once(
@@ -336,7 +337,7 @@ class DeviceDriver(LocalDriver):
         return EnvRunnerGroup(self.env_runner, config=self.config, num_env_runners=0)
 
     def _start(self) -> None:
-        """Resets the training environments, their unfinished episodes, and the driver's counters."""
+        """Resets the training environments and the driver's counters; discards unfinished episodes."""
         self.shards.start(self.config.root_seed)
         if self.league is not None:
             self.league.start()
@@ -379,13 +380,13 @@ class DeviceDriver(LocalDriver):
         return np.int32(min(max(0, missing), self.num_training_steps_per_call))
 
     def _donated_state(self) -> tuple[Any, ...]:
-        """State that each call of the program takes, donates and returns: learner, runner, stored data and step
-        counters.
+        """State that each call of the compiled program receives, donates (the results reuse its memory) and returns:
+        learner, runner, stored data and step counters.
         """
         return self.learner.state, self.shards.state, self.kept, self.timesteps
 
     def mapped(self, program: DeviceProgram, *, donates: bool) -> Any:
-        """Returns a program mapped over the learner's devices; the first call of the result compiles it.
+        """Maps `program` over the learner's devices, and returns the mapped function; its first call compiles it.
 
         Args:
             program: Like `program`.
@@ -509,7 +510,8 @@ class DeviceDriver(LocalDriver):
         """
         if self.learner.axis_name is None:
             raise ValueError(
-                "debugging(disable_jit=True) compiles no program to trace. Set debugging(disable_jit=False)."
+                "trace_program() needs a compiled program, but debugging(disable_jit=True) compiles none. Set "
+                "debugging(disable_jit=False)."
             )
         settings: Any = self.learner.placed_settings()
         call: Any = self._call
@@ -604,8 +606,9 @@ class DeviceDriver(LocalDriver):
             )
 
     def _go_on_from(self, learner: Any, runner: Any, *, num_calls: int) -> str:
-        """Restores the learner and the environments from the snapshot of `num_calls` calls ago. Returns a text about
-        replay buffers or data positions that were lost, to be appended to the error message.
+        """Restores the learner and the environments from the snapshot that was taken `num_calls` program calls ago.
+        Returns a text for the error message, which names the lost replay buffers or data positions; "" if none were
+        lost.
         """
         also_lost = self.step.drop_kept(self)
         self.learner.place(learner)
@@ -630,8 +633,8 @@ class DeviceDriver(LocalDriver):
         self._snapshots.changed(before, self.shards.state, change)
 
     def go_on_as(self, learner: Any, runner: Any, kept: Any, *, num_env_steps: int) -> None:
-        """Continues the training of another driver, which used one device: copies that driver's learner, runner and
-        replay buffer, given as host arrays, to the devices of this driver.
+        """Continues the training of another driver that used one device: copies the other driver's learner, runner and
+        stored data (such as a replay buffer), given as host arrays, to the devices of this driver.
 
         Args:
             learner, runner, kept: See `TrainState`; of one device, without the device axis. If `kept` is None, the

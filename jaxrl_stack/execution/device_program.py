@@ -1,4 +1,4 @@
-"""Compiled part of the on-device driver: one program that samples, updates, and reads and writes replay buffers (or
+"""Compiled program of the on-device driver. The program samples, makes updates, and reads and writes replay buffers (or
 reads data sets).
 """
 
@@ -49,8 +49,8 @@ only PRNG keys are made before the loop.
 
 @struct.dataclass
 class Sampler:
-    """State of the runner (environments, connectors) during one call of the program, with random numbers and counters
-    of the call.
+    """State of the runner (environments, connectors) during one call of the program, together with the random numbers
+    of this call and its counters of steps and draws.
 
     Attributes:
         runner: The runner's state; None without environments.
@@ -118,8 +118,9 @@ class UpdateRecorder:
         self.shapes, self._found = None, None
 
     def fit(self, record: Any) -> Any:
-        """Checks that `record`, the record of one update, has the same array shapes as the records of earlier updates.
-        Returns these shapes. During the first trace of the program, which only determines them, returns None.
+        """Checks that `record`, the record of one update, has the same array shapes as the records of earlier updates,
+        and returns the shapes. Returns None during the first trace of the program, because this trace only determines
+        the shapes.
 
         Raises:
             ValueError: If the updates of a training step have different shapes.
@@ -135,8 +136,8 @@ class UpdateRecorder:
         return self.shapes
 
     def end_first_trace(self) -> None:
-        """Sets the array shapes of the updates' records, for all later traces, to the shapes that the first trace has
-        found.
+        """Ends the first trace of the program, which determined the array shapes of the updates' records. Later traces
+        use these shapes.
         """
         self.shapes = self._found
 
@@ -239,8 +240,8 @@ class DeviceProgram(Place):
     # ------------------------------------------------------------------------------------- around the training steps
 
     def started(self, runner: Any, learner: Any) -> Sampler:
-        """Creates the state with which a call of the program starts, with the call's random numbers; drawing these in
-        each step would be slower.
+        """Creates the `Sampler` state for one call of the program, and draws all random numbers (or their PRNG keys) of
+        the call, because drawing them separately in each step would be slower.
 
         Args:
             runner: The runner's state; without environments a PRNG key.
@@ -285,8 +286,9 @@ class DeviceProgram(Place):
         )
 
     def _watched(self, runner: Any) -> Any:
-        """Returns the states of the device's first W environments (`UpdateRecorder.num_watched`), ``[W, ...]``; they
-        are recorded to render these environments' episodes later. () if none are recorded.
+        """Returns the states of the first W environments of the device (W is `UpdateRecorder.num_watched`), ``[W,
+        ...]``. The program records these states, so that frames of the episodes can be rendered later. Returns () if W
+        is 0.
         """
         number = 0 if self.recorder is None else self.recorder.num_watched
         if not number:
@@ -308,8 +310,8 @@ class DeviceProgram(Place):
         return self.num_training_steps * self.plan.num_env_steps // (self.num_envs * self.num_devices)
 
     def ended(self, sampler: Sampler) -> tuple[Any, Any]:
-        """Adds the episodes that ended in this call to the runner's statistics of the last episodes (`EpisodeWindow`);
-        returns ``(runner state, recorded columns)``.
+        """Adds the episodes that ended in this call of the program to the statistics of the last episodes
+        (`EpisodeWindow`) in the runner's state. Returns ``(runner state, columns that the call recorded)``.
         """
         if self.rollout is None:
             return sampler.runner, ()
@@ -329,8 +331,9 @@ class DeviceProgram(Place):
 
     @jax.named_scope(SAMPLING)
     def sample(self, state: TrainState, plan: SamplePlan) -> Sampled:
-        """Steps the environments for all sampling rounds of T steps that the plan contains; see `Place.sample`.
-        Episodes are cut at the end of every round, like at the end of a separate ``sample()`` call.
+        """Steps the environments for all sampling rounds of T steps that `plan` contains, and returns the samples; see
+        `Place.sample`. At the end of every round, unfinished episodes are cut, as at the end of a separate ``sample()``
+        call.
         """
         # Every vector step of a JAX environment is a step of every environment.
         assert self.rollout is not None
@@ -456,7 +459,9 @@ class DeviceProgram(Place):
         return dataclasses.replace(state, learner=learner), Flat.of(learned), logged
 
     def _with_record(self, state: TrainState, record: Any) -> TrainState:
-        """Writes the record of one update into the state's array of records, and returns the new state."""
+        """Writes `record`, the record of one update, into the array of update records in the training state, and
+        returns the new state.
+        """
         assert self.recorder is not None
         sampler, shapes = state.runner, self.recorder.fit(record)
         if shapes is None:  # the trace only finds the shapes
@@ -478,15 +483,16 @@ class DeviceProgram(Place):
         return dataclasses.replace(state, runner=sampler), numbers
 
     def has_sampled(self, num_steps: int) -> bool:
-        """Whether enough steps have been sampled for updates to begin. The program has one loop of training steps
-        without updates and one loop of later training steps; in each loop, the result is a fixed Python bool.
+        """Whether the number of steps since the start of training has reached `learning_starts`, so that updates begin.
+        The program runs training steps before this point in one loop, and later training steps in a second loop. In
+        each loop, the result is a constant Python bool.
         """
         assert num_steps == self.step.learning_starts
         return self.is_warm
 
     def timed(self, timer: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Calls ``function(*args)`` without a timer, because parts of a compiled program can only be timed in a
-        profile.
+        """Calls ``function(*args)`` in a named scope, and returns the result. Uses no timer, because only a profiler
+        can measure parts of a compiled program.
         """
         # Replay memories have timers, and nothing else.
         with jax.named_scope(REPLAY):
@@ -496,7 +502,8 @@ class DeviceProgram(Place):
 def record_of_step(
     rollout: DeviceRollout, learner: Learner, runner: Any, *, num_envs: int, explore: bool
 ) -> StepRecord:
-    """Returns the shapes of the columns that one vector step of a device's environments records, ``[1, B, ...]``.
+    """Returns the shapes and dtypes of the columns that one step of all environments of a device records, ``[1, B,
+    ...]``.
 
     Args:
         rollout: The static parts of sampling.
@@ -518,8 +525,9 @@ def record_of_step(
 
 
 def _is_usable(sampler: Sampler, rollout: DeviceRollout) -> jax.Array:
-    """Returns whether the samples of a program call are usable, a bool scalar: True if all episode returns and the last
-    observations are finite, and, with one agent, discrete values in the last observations are in their space.
+    """Returns whether the samples of a program call are usable, a bool scalar: True if all episode returns and all last
+    observations are finite. With one agent, discrete values in the last observations must also be elements of their
+    spaces.
 
     The check uses existing values, once per call. It does not see a single NaN in the middle of a call, but such a NaN
     makes the loss non-finite.
@@ -539,7 +547,8 @@ def _is_usable(sampler: Sampler, rollout: DeviceRollout) -> jax.Array:
 
 
 def repeat(function, state, start, stop, combined=lambda before, result: result) -> tuple[Any, Any]:
-    """Calls a function repeatedly in one loop of a compiled program.
+    """Calls `function` ``stop - start`` times in one loop of a compiled program, each time with the state that the
+    previous call returned.
 
     Args:
         function: ``state -> (state, result)``.
@@ -565,8 +574,8 @@ def repeat(function, state, start, stop, combined=lambda before, result: result)
 
 
 def _combined(before: Any, latest: Any) -> Any:
-    """Combines the metrics of successive updates: the latest values, but the maximum of NaN flags and the sum of
-    trained steps.
+    """Combines the metrics of earlier updates (`before`) and of the latest update: returns the maximum of each NaN
+    flag, the sum of trained steps, and the latest value of every other metric.
     """
     if not jax.tree.leaves(latest):
         return latest
@@ -581,8 +590,9 @@ def _combined(before: Any, latest: Any) -> Any:
 
 
 def _combined_if_made(before: Any, latest: Any) -> Any:
-    """Combines the results of successive training steps, ``(whether an update was made, metrics)``, by `_combined`. If
-    a step made no update, the earlier metrics remain.
+    """Combines `before`, the result of earlier training steps, with `latest`, the result of one further step; each is
+    ``(whether the last step made an update, metrics)``. If the further step made an update, combines the metrics by
+    `_combined`; otherwise returns the earlier metrics.
     """
     (_, so_far), (is_made, metrics) = before, latest
     kept = jax.tree.map(functools.partial(jnp.where, is_made), _combined(so_far, metrics), so_far)

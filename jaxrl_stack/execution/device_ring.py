@@ -94,7 +94,9 @@ class DeviceRing:
     def _over_devices(
         self, function: Callable[..., Any], in_axes: tuple[int, ...] = (0,), donate_argnums: tuple[int, ...] = ()
     ) -> Callable[..., Any]:
-        """Returns `function` mapped over the learner's devices. `function` must return a tuple with one element."""
+        """Maps `function` over the learner's devices, and returns the mapped function. `function` must return a tuple
+        with one element.
+        """
         learner = self._learner
         return map_over_devices(
             function,
@@ -119,8 +121,8 @@ class DeviceRing:
         return self.filled() if self._start is None else self.cut(self.filled())
 
     def filled(self) -> Any:
-        """Creates the ring buffers and fills them with recorded steps: the constructor argument `start`. If `start` is
-        None, the ring buffers are empty.
+        """Creates the ring buffers, and fills them with the recorded steps in the constructor argument `start`. If
+        `start` is None, the ring buffers stay empty.
         """
         devices, num_devices = self._learner.devices, self._learner.num_devices
         (kept,) = self._make(np.zeros(len(devices), np.float32))
@@ -172,8 +174,8 @@ class DeviceRing:
         return self._what.write_to_ring(self.ring, kept, drawn[mid].items, logged[mid]) if mid in logged else kept
 
     def look_at(self, kept: Any, what: DrawForm, number: int, seed: int) -> dict[str, Any]:
-        """Draws items (transitions or sequences) from the ring buffer of the first device, without changing it; see
-        `Replay.look_at`.
+        """Draws `number` items (transitions or sequences) from the ring buffer of the first device, without changing
+        the buffer; returns columns ``[number, ...]``. See `Replay.look_at`.
         """
         ring = dataclasses.replace(self.ring, batch_size=number)
 
@@ -215,7 +217,7 @@ class DeviceRing:
         }
 
     def get_state(self, kept: Any) -> dict[str, Any]:
-        """Returns an empty state, because the random stream of draws is in the driver's state."""
+        """Returns {}, because the random state from which batches are drawn is in the driver's state."""
         return {}
 
     def set_state(self, kept: Any, state: Mapping[str, Any]) -> Any:
@@ -264,7 +266,7 @@ class RingContents(Checkpointable):
         if saved != num_devices:
             raise ValueError(
                 f"The replay buffer was saved on {saved} devices and cannot be restored on {num_devices}. Use {saved} "
-                f"devices, or save checkpoints without it: training(store_buffer_in_checkpoints=False)."
+                f"devices, or save checkpoints without the buffer: training(store_buffer_in_checkpoints=False)."
             )
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_devices, *x.shape[1:]), x.dtype), self._kept.value)
         return from_named_leaves(shapes, state, "the replay buffer")

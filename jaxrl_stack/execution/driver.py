@@ -243,7 +243,8 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def episode_statistics(self, seconds_per_step: float = 0.0) -> EndedEpisodes:
-        """Statistics (returns, lengths, durations) of the last finished training episodes, oldest first.
+        """Statistics (returns, lengths, durations) of the last ``metrics_num_episodes_for_smoothing`` training episodes
+        that have finished, oldest first.
 
         Args:
             seconds_per_step: Wall time of one step of one environment, for episodes whose duration was not measured.
@@ -251,13 +252,13 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def learner_results(self, num_updates: int) -> dict[str, Any]:
-        """Returns the metrics of the last update, ``{module_id: {metric: number}}``; counters cover the last
-        `num_updates` updates.
+        """Returns the metrics of the last update, ``{module_id: {metric: number}}``. In these metrics, counters such as
+        trained steps cover the last `num_updates` updates.
         """
 
     def results(self) -> dict[str, Any]:
-        """Metrics of actors, replay buffers, timers and the league for the result of an iteration. Other methods return
-        the metrics of samples and updates.
+        """Metrics of actors, replay buffers, timers and the league for the result of an iteration. `learner_results`
+        returns the metrics of updates, and `episode_statistics` the returns and lengths of episodes.
         """
         group = self.env_runner_group
         return {
@@ -291,8 +292,8 @@ class Driver(abc.ABC):
 
     def sync_evaluation(self, iteration: int, call: int = 0) -> None:
         """Prepares an evaluation that runs at the same time as training: passes the current weights and connector
-        statistics to the evaluation's EnvRunners. If there is also an evaluation on held-out data, runs it immediately,
-        before the learners, which it uses, begin to train.
+        statistics to the evaluation's EnvRunners. If the config has an evaluation on held-out data, completes this
+        evaluation in the call, because it uses the learners, which training needs afterwards.
 
         Args:
             iteration, call: See `evaluate`.
@@ -353,8 +354,9 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def acting_parts(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """Returns the modules, and the env-to-module and module-to-env pipelines of one module. Weights and pipeline
-        states may be out of date; callers that need current weights and states set these first.
+        """Returns all modules, and the env-to-module and module-to-env pipelines of the module `module_id`, to compute
+        actions with them. Weights and pipeline states may be out of date; a caller that needs current weights and
+        states sets these first.
 
         Args:
             module_id: Id of the module. A module without agents uses the pipelines of the first module with agents.
@@ -402,8 +404,9 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def components(self) -> list[tuple[str, Any]]:
-        """Parts of the algorithm with separate folders in checkpoints, such as the learners: pairs ``(name,
-        Checkpointable)``; or ``(name, Component)``, with a description of the part, if the part may be in an actor.
+        """Parts of the algorithm that have separate folders in checkpoints, such as the learners: a list of ``(name,
+        Checkpointable)``. For a part that may be in an actor, the list has ``(name, Component)`` instead, with a
+        description of the part.
         """
 
     @abc.abstractmethod
@@ -430,8 +433,9 @@ class Driver(abc.ABC):
         return None if replay is None or not self.config.store_buffer_in_checkpoints else replay
 
     def set_replay_state(self, state: dict[str, Any]) -> None:
-        """Restores the replay buffer; called after `set_state`. `state` is a result of `get_state`. If the replay
-        buffer was saved, `state` also contains the state of `stored_replay`, under ``"replay_buffer"``.
+        """Restores the replay buffer; called after `set_state`. `state` is a result of `get_state`. If the checkpoint
+        contains the replay buffer, `state` also has the buffer's state (the state of `stored_replay`), under
+        ``"replay_buffer"``.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.

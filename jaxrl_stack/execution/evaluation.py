@@ -46,7 +46,7 @@ LIFETIME_COUNTS = {
 
 
 def evaluation_config(config: AlgorithmConfig) -> AlgorithmConfig:
-    """Returns the evaluation's config, which `config.evaluation(...)` of a training run defines."""
+    """Returns the evaluation's config, as ``config.evaluation(...)`` defines it. `config` is the training config."""
     evaluation = config.get_evaluation_config_object()
     assert evaluation is not None, "it is the config of training"
     return evaluation
@@ -86,8 +86,8 @@ def evaluation_results(
 
 
 def health_of_runners(group: EnvRunnerGroup) -> dict[str, int]:
-    """Counts of healthy, restarted and dropped EnvRunner actors, and of requests to them that still run; 0 without
-    actors.
+    """Numbers of healthy, restarted and dropped EnvRunner actors, and number of asynchronous requests to actors whose
+    results have not been fetched. Without actors, all numbers are 0.
     """
     return {**health_of(group), "actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs()}
 
@@ -117,10 +117,13 @@ def numbers_of_episodes(episodes: EndedEpisodes, num_env_steps: int, module_map:
 def _rounds(
     config: AlgorithmConfig, ids: Sequence[int], shares: Sequence[Share], is_training: Callable[[], bool] | None
 ) -> Iterator[Amounts]:
-    """Yields the number of episodes or steps that each EnvRunner samples in the next round of an evaluation. With
-    ``evaluation_duration="auto"``, rounds continue until training ends. The first round has the config's minimum number
-    of steps. Later rounds take about a second, within the config's limits on steps: their number of steps is estimated
-    from the sampling speed of earlier rounds, whose results are in `shares`.
+    """Yields, for each round of an evaluation, the number of episodes or steps that each EnvRunner samples. If
+    ``evaluation_duration`` is a number, the evaluation has one round; if it is "auto", rounds continue until training
+    ends.
+
+    With "auto", the first round has the config's minimum number of steps. Later rounds take about a second: their
+    number of steps, within the config's limits, is estimated from the sampling speed of earlier rounds. `shares`
+    contains the results of earlier rounds.
     """
     if config.evaluation_duration != "auto":
         duration = int(config.evaluation_duration)
@@ -142,8 +145,8 @@ def _rounds(
 
 
 def add_lifetime_counts(results: dict[str, Any], lifetime: dict[str, int]) -> None:
-    """Adds the counts in the results of an evaluation to the totals in `lifetime`, and writes the new totals into these
-    results under ``..._lifetime`` keys.
+    """Adds the counts of one evaluation to the totals in `lifetime`. Writes each new total into `results`, under the
+    name of the count with the suffix ``_lifetime``.
 
     Args:
         results: Results that `Driver.evaluate` returned.
@@ -212,7 +215,7 @@ class Evaluation(abc.ABC):
             for name, own, of_training in zip(names, spaces[mid], trained, strict=True):
                 if difference(own, of_training) is not None:
                     raise ValueError(
-                        f"evaluation(evaluation_config=...): the module's {name} is {own} in evaluation, but "
+                        f"evaluation(evaluation_config=...): the module's space {name} is {own} in evaluation, but "
                         f"{of_training} in training. Use an evaluation environment with the same spaces."
                     )
 
@@ -278,8 +281,8 @@ class Evaluation(abc.ABC):
         return bool(driver.config.evaluation_interval) or not driver.step.needs_env
 
     def described_runner(self) -> Any:
-        """Returns the evaluation's EnvRunner, for checkpoints. If it may be in an actor, returns its description
-        (`Component`) instead. None if checkpoints contain no EnvRunner of this evaluation.
+        """Returns the evaluation's EnvRunner, as a part of checkpoints. If this EnvRunner may be in an actor, returns
+        its description (`Component`) instead. None if checkpoints contain no EnvRunner of the evaluation.
         """
         return None
 
@@ -288,7 +291,7 @@ class Evaluation(abc.ABC):
         return None
 
     def set_state(self, state: dict[str, Any], *, is_whole: bool) -> None:  # noqa: B027 - most take all from training
-        """Restores the state of the evaluation's EnvRunners that `get_state` returned.
+        """Restores the state of the evaluation's EnvRunners from `state`, a result of `get_state`.
 
         Args:
             state: The state, or {}.

@@ -61,7 +61,8 @@ class Facts(abc.ABC):
 
     @classmethod
     def of(cls, driver: LocalDriver, **own: Any) -> Self:
-        """Collects the inputs of `TrainingStep.plan` from a driver whose spaces, learners and modules exist.
+        """Collects the inputs of `TrainingStep.plan` from a driver, which must already have spaces, learners and
+        modules.
 
         Args:
             driver: The driver.
@@ -170,8 +171,8 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """Plans a `Place.update` call, an update on the samples of the plan `samples`: the sizes of the update, such as
-        the number of epochs and the minibatch size.
+        """Plans one call of `Place.update`: computes the sizes of the update, such as the number of epochs and the
+        minibatch size. `samples` is the plan of the samples that the update uses.
 
         Args:
             samples: Plan of the samples on which the update is made, all shares together.
@@ -183,9 +184,9 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def num_stacked_frames(self) -> dict[str, int]:
-        """Number of frames that each module's observations stack, ``{module_id: number}``. With more than 1 frame,
-        samples and replay buffers can store only the newest frame of each step. If they must store whole observations,
-        the number is 1.
+        """Number of frames that each module's observations stack, ``{module_id: number}``. If the number is above 1,
+        samples and replay buffers can store only the newest frame of each step. It is 1 if observations stack no
+        frames, or if whole observations must be stored.
         """
 
     # ------------------------------------------------------------------------------------------------ host or device
@@ -200,7 +201,9 @@ class Facts(abc.ABC):
     @property
     @abc.abstractmethod
     def restores_environments(self) -> bool:
-        """Whether a restored run continues the episodes of its environments."""
+        """Whether a run that is restored from a checkpoint continues the unfinished episodes of the training
+        environments.
+        """
 
     @abc.abstractmethod
     def choose(self, *, host: T, device: T) -> T:
@@ -208,8 +211,9 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def sampled_at_once(self, samples: SamplePlan) -> tuple[int, Mapping[str, Layout]]:
-        """Returns ``(T, layouts)`` for one EnvRunner's rollout: the number of steps, and array layouts (stacked frames,
-        recurrent chunks) by module. The columns of modules without an entry have the shapes of recorded steps.
+        """Returns ``(T, layouts)`` for one EnvRunner's rollout: the number of steps, and ``{module_id: array layout}``
+        (stacked frames, recurrent chunks). If `layouts` lacks a module, the module's columns have the same shapes as
+        its columns in `recorded`, the columns of one step.
         """
 
     @abc.abstractmethod
@@ -308,10 +312,10 @@ class DeviceFacts(Facts):
         plan = learner.plan(**sizes)
         if num_columns % plan.num_shards:
             raise ValueError(
-                f"num_shuffle_shards={plan.num_shards} must divide the {num_columns} sampled fragments of a train "
-                f"batch (num_envs_per_env_runner={self.num_envs} * {num_columns // self.num_envs} fragments per "
-                f"environment). Set num_shuffle_shards to a divisor of {num_columns}, or change "
-                f"num_envs_per_env_runner."
+                f"num_shuffle_shards={plan.num_shards} must divide {num_columns}, the number of rollout fragments in a "
+                f"train batch (num_envs_per_env_runner={self.num_envs} environments * {num_columns // self.num_envs} "
+                f"fragments of each). Set num_shuffle_shards to a divisor of {num_columns}, or change "
+                "num_envs_per_env_runner."
             )
         return SampledUpdate(samples, plan)
 

@@ -54,8 +54,9 @@ class FiniteCheck:
     def after_call(
         self, iteration: int, settings: Any, learned: Mapping[Any, Any], block: Any, before: tuple[Any, Any] | None
     ) -> None:
-        """Checks losses, returns and observations of one call of the driver's program. If one is NaN or infinite,
-        searches for the first such reward or observation, and raises an error (or logs a warning) that names it.
+        """Checks losses, returns and observations of one call of the driver's program. If one of these values is NaN or
+        infinite, finds the first reward or observation that is NaN or infinite, and raises an error (or logs a warning)
+        that names this reward or observation.
 
         Args:
             iteration: Number of the iteration, for the message.
@@ -143,8 +144,9 @@ class FiniteCheck:
         return min(found, default=None)
 
     def _first_kept(self, kept: Mapping[str, Mapping[str, np.ndarray]]) -> NotUsable | None:
-        """Finds the first NaN or infinity among the steps in the replay buffer. Steps count from the first step of the
-        program's last call (step 0); older steps are negative.
+        """Finds the first NaN or infinity among the steps in the replay buffer; returns its step, environment and
+        description, None if all values are finite. Step 0 is the first step of the program's last call; older steps
+        have negative numbers.
         """
         found = []
         columns = [column for of_module in kept.values() for column in of_module.items()]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class HeldOutRows:
-    """Recorded steps that a training step holds out from training, as a source of batches for evaluation (`RowSource`).
+    """Recorded steps that `TrainingStep.held_out_rows` returns and that training does not use: a source of batches for
+    evaluation (`RowSource`).
 
     Args:
         driver: Driver with learners and a planned training step.
@@ -51,7 +52,10 @@ class HeldOutRows:
             )
         num_rows = {mid: num_rows_of(columns) for mid, columns in rows.modules.items()}
         if not num_rows or not all(num_rows.values()):
-            raise ValueError(f"{method} returned {num_rows} rows. Return at least one, or None for no evaluation.")
+            raise ValueError(
+                f"{method} returned {num_rows} rows, by module. Return at least one row for each module in the result, "
+                "or None for no evaluation on data."
+            )
         unknown = sorted(num_rows.keys() - set(driver.module_ids))
         if unknown:
             raise ValueError(

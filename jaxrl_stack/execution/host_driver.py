@@ -203,7 +203,9 @@ class HostDriver(LocalDriver):
 
     @property
     def _samples_as_recorded(self) -> bool:
-        """Whether runners return the outputs of their pipelines unchanged; an overridden `sample` may change them."""
+        """Whether EnvRunners return the outputs of their connector pipelines unchanged: True if the EnvRunner class
+        uses `HostEnvRunner.sample`. A user's ``sample()`` may change the outputs.
+        """
         # The class that was given: in an actor, Ray has put functions of its own around the methods.
         runner_class = self.config.env_runner_cls or self.config.get_default_env_runner_class()
         is_own = issubclass(runner_class, HostEnvRunner)
@@ -305,7 +307,7 @@ class HostDriver(LocalDriver):
     def _local_runner(self, what: str) -> HostEnvRunner:
         if self.env_runner is None:
             raise ValueError(
-                f"{what} needs an EnvRunner in this process. Set env_runners(create_local_env_runner=True)."
+                f"The method {what} needs an EnvRunner in this process. Set env_runners(create_local_env_runner=True)."
             )
         return self.env_runner
 
@@ -329,9 +331,8 @@ class HostDriver(LocalDriver):
 
     @property
     def _runners_keep_their_own(self) -> bool:
-        """Whether each EnvRunner actor keeps its own connector statistics, because the config does not merge them.
-        Where one state is needed, for example by evaluations and policies, the statistics of the first healthy actor
-        are used.
+        """Whether each EnvRunner actor has separate connector statistics, because ``merge_env_runner_states`` turns
+        merging off. Evaluations and policies then use the statistics of the first healthy actor.
         """
         return bool(self.env_runner_group.num_remote_env_runners()) and not merges_env_runner_states(self.config)
 

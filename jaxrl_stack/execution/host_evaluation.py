@@ -154,7 +154,7 @@ class HostEvaluation(Evaluation):
         runner = self.runner
         if runner is None:
             raise ValueError(
-                f"{what} needs an EnvRunner in this process, because training has no environment. Set "
+                f"The method {what} needs an EnvRunner in this process, because training has no environment. Set "
                 f"evaluation(evaluation_num_env_runners=0), or environment(...)."
             )
         return runner

@@ -61,7 +61,9 @@ class SamplingLog:
         )
 
     def add(self, blocks: Iterable[SampleBlock]) -> None:
-        """Adds the step counts, episode statistics and metrics of sampled blocks to the totals of this log."""
+        """Adds the step counts, episode statistics and metrics of `blocks` to the totals of this `SamplingLog`. Each
+        block contains the sampled steps of one EnvRunner.
+        """
         for block in blocks:
             self.num_env_steps += block.num_env_steps
             self.num_episodes += len(block.report.episodes.returns)
@@ -74,11 +76,15 @@ class SamplingLog:
             self.metrics.aggregate(metrics)
 
     def last_episodes(self) -> EndedEpisodes:
-        """Statistics (returns, lengths, durations) of the last finished episodes, oldest first."""
+        """Statistics (returns, lengths, durations) of the last ``metrics_num_episodes_for_smoothing`` episodes that
+        have finished, oldest first.
+        """
         return EndedEpisodes.of(list(self._window), self._agents)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the log's counters, episode statistics and runner metrics by name, except `num_env_steps`."""
+        """Returns the counters, episode statistics and runner metrics of this `SamplingLog` by name, except
+        `num_env_steps`.
+        """
         return {
             "episodes": vars(self.last_episodes()),
             "num_env_steps_lost_lifetime": self.num_env_steps_lost,
@@ -88,7 +94,9 @@ class SamplingLog:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores the log's counters, episode statistics and runner metrics from a result of `get_state`."""
+        """Restores the counters, episode statistics and runner metrics of this `SamplingLog` from `state`, a result of
+        `get_state`.
+        """
         self._window.clear()
         episodes = EndedEpisodes(**state["episodes"])
         self._agents = tuple(episodes.agent_returns)
@@ -182,8 +190,8 @@ class HostPlace(AsynchronousPlace):
         return Sampled(state, self._taken_in(blocks, started))
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Asks every idle EnvRunner actor to sample one share of the plan: T steps of each of the actor's environments,
-        or whole episodes. An EnvRunner in this process samples in `collect` instead.
+        """Asks every idle EnvRunner actor for one rollout: T steps of each of the actor's environments, or whole
+        episodes. An EnvRunner in this process samples in `collect` instead.
         """
         if not self._has_requested:
             self._has_requested = True
@@ -196,7 +204,8 @@ class HostPlace(AsynchronousPlace):
     def collect(
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
     ) -> Sampled:
-        """Returns the samples of runners that have finished; see `Place.collect`.
+        """Waits for EnvRunners to finish sampling, and returns the samples of the finished EnvRunners; see
+        `Place.collect`.
 
         Args:
             state, plan, timeout_seconds: See `Place.collect`.
@@ -226,8 +235,8 @@ class HostPlace(AsynchronousPlace):
         return bool(plan.may_stay_remote and self._samples_blocks and is_sent_on)
 
     def _taken_in(self, blocks: Sequence[SampleBlock], started: float) -> Experience:
-        """Combines the blocks that EnvRunners returned into one `Experience`; stores the runners' metrics and connector
-        states, and adds the time since `started` to the sampling timer.
+        """Combines `blocks`, the samples that EnvRunners returned, into one `Experience`. Stores the metrics and
+        connector states of the EnvRunners, and adds the time since `started` to the timer of sampling.
         """
         group = self._group
         if self._samples_blocks:
@@ -298,7 +307,9 @@ class HostPlace(AsynchronousPlace):
                 metrics[module_id][DIFF_NUM_GRAD_UPDATES_VS_SAMPLER_POLICY] = num_updates
 
     def _can_learn_from(self, episodes: Sequence[SingleAgentEpisode]) -> bool:
-        """Whether episodes contain a step of a trained module; True for a single agent."""
+        """Whether an update can use `episodes`: True if they contain at least one step of a module that is trained, and
+        always for a single agent.
+        """
         modules = self._config.policies_to_train
         trained = None if modules is None or callable(modules) else modules
         return not self._config.is_multi_agent or any(
@@ -334,7 +345,8 @@ class HostPlace(AsynchronousPlace):
         return state
 
     def publish_weights(self, weights: Mapping[str, Any]) -> None:
-        """Sends `weights`, which were copied after an earlier update, and merged connector states to the EnvRunners.
+        """Sends `weights`, a copy that was made after an earlier update, to the EnvRunners, together with the merged
+        connector states.
 
         Args:
             weights: See `weights_for_runners`.
@@ -342,8 +354,9 @@ class HostPlace(AsynchronousPlace):
         self._sync(self._take_connector_states(), weights)
 
     def _take_connector_states(self) -> list[dict[str, Any]]:
-        """Returns and clears the connector states that runners have sent. If the states are differences to the previous
-        ones, returns all; else the newest of each runner.
+        """Returns the connector states that EnvRunners have reported, and clears the list of reports. If each report
+        contains only the changes since the runner's previous report, returns all reports; otherwise returns the newest
+        report of each EnvRunner.
         """
         states, self._connector_states = self._connector_states, []
         return newest_connector_states(states) if self._known is None else [state for _, state in states]
@@ -359,8 +372,9 @@ class HostPlace(AsynchronousPlace):
         return self._known
 
     def _sync(self, connector_states: list[dict[str, Any]], weights: Mapping[str, Any] | None = None) -> None:
-        """Sends weights (by default the learners' newest) and the connector states that runners reported, merged, to
-        all EnvRunners in one message.
+        """Sends `weights` (by default the learners' newest weights) to all EnvRunners. If ``merge_env_runner_states``
+        is set, merges `connector_states`, which EnvRunners have reported. If ``broadcast_env_runner_states`` is set,
+        the same message contains the merged state.
         """
         started = time.perf_counter()
         merged = None
@@ -383,7 +397,9 @@ class HostPlace(AsynchronousPlace):
     def sync_weights(
         self, connector_state: dict[str, Any] | None = None, weights: Mapping[str, Any] | None = None
     ) -> None:
-        """Sends the learners' weights, and the env-to-module pipeline's state if given, to all runners."""
+        """Sends `weights`, by default the learners' present weights, to all EnvRunners. If `connector_state` is given,
+        also sends it as the state of the env-to-module pipelines.
+        """
         # An update that runs in a thread has taken over the arrays that hold the number of updates.
         self._published = self._learner_group.num_updates if weights is None else weights["weights_seq_no"]
         num_env_steps = self._log.num_env_steps
@@ -402,7 +418,9 @@ class HostPlace(AsynchronousPlace):
         return result
 
     def results(self) -> dict[str, Any]:
-        """Metrics of the EnvRunners, and the timers of an iteration, nested as in the result of `Algorithm.train`."""
+        """Returns the metrics of the EnvRunners and the timers of the iteration, ``{"env_runners": metrics, "timers":
+        timers}``.
+        """
         if self._sampler is not None:
             self._log.metrics.aggregate([self._sampler.take_metrics()])
         sampling: dict[str, Any] = {}
@@ -418,8 +436,8 @@ def send_weights(
     connector_state: dict[str, Any] | None,
     weights: Mapping[str, Any] | None = None,
 ) -> None:
-    """Sends weights, the number of env steps and, if given, a state of the env-to-module pipeline to all EnvRunners of
-    a group.
+    """Sends weights and the number of env steps to all EnvRunners of a group. If `connector_state` is given, also sends
+    it as the state of the env-to-module pipelines.
 
     `weights` has the form of `weights_for_runners`; by default the learners' present ones are sent.
     """
@@ -433,12 +451,14 @@ def send_weights(
 
 
 def connector_state(runner: Any) -> dict[str, Any]:
-    """State of a runner's env-to-module pipeline, ``{connector name: connector state}``."""
+    """State of the env-to-module pipeline of an EnvRunner, ``{connector name: connector state}``."""
     return runner.get_state(core.COMPONENT_ENV_TO_MODULE_CONNECTOR)[core.COMPONENT_ENV_TO_MODULE_CONNECTOR]
 
 
 def mean_results(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Metrics of several learners as one nested dict: trained steps are summed, other numbers averaged."""
+    """Combines the metrics of several learners into one dict with the same nested keys: sums counters of trained steps,
+    and averages all other numbers.
+    """
     if len(results) == 1:
         return results[0]
     out: dict[str, Any] = {}

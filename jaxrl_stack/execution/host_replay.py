@@ -1,4 +1,4 @@
-"""Replay on the host: a buffer in this process."""
+"""Replay buffer in the memory of the driver's process, which stores the steps that EnvRunners sample."""
 
 from __future__ import annotations
 
@@ -127,7 +127,9 @@ class HostReplay:
         return self._buffer
 
     def add(self, kept: Any, experience: Experience) -> Any:
-        """Adds sampled steps to the replay buffer; Ctrl-C takes effect only when the buffer is consistent again."""
+        """Adds sampled steps to the replay buffer. A first Ctrl-C during the call takes effect after all steps are
+        added, so that the buffer stays consistent.
+        """
         with deferred_interrupt():
             # A runner that did another one's work has several parts.
             blocks = [part for part in experience.parts if part.episodes is None]

@@ -71,8 +71,8 @@ class DriverActor(LearnerActor):
         return cast(Learner, self._driver.learner)
 
     def drive(self, func: Callable[..., Any] | str, *args: Any, returns: bool = True) -> Any:
-        """Calls ``func(driver, *args)`` with this actor's driver, or the driver's method with the name `func`. Returns
-        None if `returns` is False.
+        """Calls ``func(driver, *args)`` with this actor's driver, and returns the result. If `func` is a str, calls the
+        driver's method of this name with ``*args``. If `returns` is False, returns None instead of the result.
         """
         result = getattr(self._driver, func)(*args) if isinstance(func, str) else func(self._driver, *args)
         return result if returns else None
@@ -355,7 +355,7 @@ class _ReplayOfActors(Checkpointable):
 
 
 def act_in_actor(actors: JoinedDrivers, observation: Any, *, key: jax.Array, **kwargs: Any) -> dict[str, Any]:
-    """Calls `Driver.act` of the driver in the first learner actor."""
+    """Computes an action for one observation with the driver in the first learner actor; see `Driver.act`."""
     return actors.drive_first(_act, observation, np.asarray(jax.random.key_data(key)), kwargs)
 
 
@@ -397,7 +397,7 @@ class _Fixed(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """Current counters of the driver in a learner actor, named as the driver's attributes."""
+    """Current counters of the driver in a learner actor. Each field has the name of an attribute of the driver."""
 
     num_env_steps: int
     num_env_steps_trained: int
@@ -458,8 +458,8 @@ def _evaluate(driver: Driver, iteration: int, call: int) -> tuple[dict[str, Any]
 
 
 def _evaluate_on_data(driver: Driver, iteration: int, call: int) -> tuple[dict[str, Any], float]:
-    """Runs one evaluation on data with a learner actor's driver, at the same time as in all other learner actors; see
-    `_evaluate`.
+    """Runs one evaluation on held-out data with a learner actor's driver; returns ``(results, seconds spent
+    compiling)``. All learner actors run it at the same time.
     """
     clock = CompileClock()
     return driver.evaluate_on_data(iteration, call), clock.seconds

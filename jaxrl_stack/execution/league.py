@@ -82,8 +82,8 @@ class League:
         return (dataclasses.replace(runner, opponents=opponents),)
 
     def _with_index(self, runner: Any, index: Any) -> tuple[Any]:
-        """Returns a device's runner state (environments, opponents) with newly assigned opponents: block k, a group of
-        environments, plays against the snapshot stored at ``index[k]``.
+        """Returns a device's runner state (environments, opponents) in which every block (group of environments with
+        one opponent) has a new opponent: block k plays against the stored snapshot with the index ``index[k]``.
         """
         lengths = runner.episodes.episode_length
         opponents, acting = self._opponents.with_index(runner.opponents, runner.modules[OPPONENTS], lengths, index)
@@ -135,7 +135,9 @@ class League:
         return rate is not None and enough and wins + 0.5 * draws >= rate * num_games
 
     def _recent_games(self) -> tuple[int, int, int]:
-        """Counts wins, draws and losses of the latest games (about `min_games`) since the last snapshot was added."""
+        """Counts wins, draws and losses since the last snapshot was added, in the latest training steps: the fewest
+        steps that have at least `min_games` games together, or all steps if they have fewer games.
+        """
         wins, draws, losses = np.sum([np.zeros(3, np.int64), *self._recent], axis=0).tolist()
         return wins, draws, losses
 
@@ -167,8 +169,8 @@ class League:
         return snapshot_name(number)
 
     def _place(self) -> int:
-        """Returns the index in the device arrays at which the next snapshot is stored: an unused index, or the index of
-        the snapshot that is overwritten.
+        """Returns the index in the device arrays at which the next snapshot is stored: an unused index, or, if all are
+        used, the index of the oldest or the weakest snapshot, which is then overwritten.
         """
         empty = np.flatnonzero(self._numbers == NO_SNAPSHOT)
         if empty.size:
@@ -309,8 +311,8 @@ class League:
         return known[name]
 
     def _all_games(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yields ``(n, k, counts)`` for all games: `counts` has the policy's wins, draws and losses against snapshot k,
-        in games that were played when n snapshots had been added.
+        """Yields ``(n, k, counts)`` for all games since the start of training: `counts` has the policy's wins, draws
+        and losses against snapshot k in games that were played while the total number of snapshots added so far was n.
         """
         for period, games in self._games.items():
             for number, own in games.items():
@@ -347,8 +349,8 @@ class League:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores the league's counts from a state that `get_state` returned. Call it after the state of the
-        environments was restored.
+        """Restores the league's counts from a state that `get_state` returned. Must be called after the state of the
+        environments was restored, because that state contains the snapshots.
 
         Args:
             state: The state; {} keeps the snapshots of the environments and starts all counts at 0. If the environments

@@ -145,8 +145,8 @@ class LearnerFeed(abc.ABC):
 
 
 class LearnerThread(LearnerFeed):
-    """Lets the learner of this process make updates in a thread; Python's global interpreter lock is free during a
-    compiled update.
+    """Makes updates with this process's learner in a background thread. During a compiled update, other threads can
+    run, because Python's global interpreter lock is free.
     """
 
     def __init__(self, *args: Any):
@@ -246,8 +246,8 @@ class LearnerThread(LearnerFeed):
 
 
 class LearnerCalls(LearnerFeed):
-    """Sends train batches to learner actors, a few of them before earlier updates are finished. The actors make the
-    updates in sequence.
+    """Sends train batches to learner actors, which make the updates in sequence. Sends up to `max_pending` batches
+    before their updates are finished, so that the actors need not wait for the next batch.
 
     Attributes:
         max_pending: Maximum of sent, unanswered updates: a running and a waiting one keep a learner busy, and more

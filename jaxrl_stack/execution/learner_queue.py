@@ -71,7 +71,7 @@ class LearnerQueue(abc.ABC):
 
     @abc.abstractmethod
     def waiting(self) -> Iterable[Batch]:
-        """Batches that `take` can still return. A batch that it can return several times is contained once."""
+        """Batches that `take` can still return. A batch that `take` can return several times appears only once."""
 
     @abc.abstractmethod
     def clear(self) -> None:
@@ -111,7 +111,8 @@ class FirstInFirstOut(LearnerQueue):
 
 
 class Ring(LearnerQueue):
-    """Stores the newest batches in a `CircularBuffer`: it never blocks, and drops the oldest batch when full.
+    """Queue of the newest train batches, in a `CircularBuffer`, which can return each batch several times. `put` never
+    blocks: if the queue is full, it drops the oldest batch.
 
     Args:
         num_batches, iterations_per_batch, seed: See `CircularBuffer`.

@@ -563,7 +563,11 @@ def test_random_layers_draw_from_a_seed_of_the_evaluation():
     [
         (HELD_OUT, TypeError, r"held_out_rows\(\) returned dict.*Return Experience.of_rows\("),
         (Experience.of_steps({"default_policy": {"obs": OBS[None]}}), TypeError, "Return Experience.of_rows"),
-        (Experience.of_rows({"default_policy": {"obs": OBS[:0]}}), ValueError, "Return at least one, or None"),
+        (
+            Experience.of_rows({"default_policy": {"obs": OBS[:0]}}),
+            ValueError,
+            "Return at least one row for each module in the result, or None",
+        ),
         (
             Experience.of_rows({"other": HELD_OUT}),
             ValueError,
