@@ -298,8 +298,8 @@ class DeviceDriver(LocalDriver):
 
     def _returns_to_host(self) -> bool:
         """Whether control returns to the host after every training step: True if a user's class overrides
-        ``training_step()`` or a hook that runs on the host around updates. If True, prints a notice that this costs
-        time.
+        ``Algorithm.training_step``, or a learner hook that runs on the host before or after updates
+        (`Learner.has_host_hooks`). If True, logs a warning that this costs time.
         """
         if self.step.one_per_call:
             notice_once(
@@ -386,11 +386,12 @@ class DeviceDriver(LocalDriver):
         return self.learner.state, self.shards.state, self.kept, self.timesteps
 
     def mapped(self, program: DeviceProgram, *, donates: bool) -> Any:
-        """Maps `program` over the learner's devices, and returns the mapped function; its first call compiles it.
+        """Maps `program` over the learner's devices, and returns the mapped function. The first call of the mapped
+        function compiles it.
 
         Args:
-            program: Like `program`.
-            donates: Whether it reuses the memory of arguments that it returns again.
+            program: Program that takes the same arguments as the driver's attribute `program`.
+            donates: Whether the mapped function donates its state arguments (the results reuse their memory).
         """
         return devices.map_over_devices(
             program,
@@ -607,8 +608,8 @@ class DeviceDriver(LocalDriver):
 
     def _go_on_from(self, learner: Any, runner: Any, *, num_calls: int) -> str:
         """Restores the learner and the environments from the snapshot that was taken `num_calls` program calls ago.
-        Returns a text for the error message, which names the lost replay buffers or data positions; "" if none were
-        lost.
+        Snapshots do not contain replay buffers or positions in data sets, so these start again. Returns a description
+        of this loss, to be appended to the error message; "" if nothing else was lost.
         """
         also_lost = self.step.drop_kept(self)
         self.learner.place(learner)

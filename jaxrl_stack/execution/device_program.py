@@ -49,8 +49,8 @@ only PRNG keys are made before the loop.
 
 @struct.dataclass
 class Sampler:
-    """State of the runner (environments, connectors) during one call of the program, together with the random numbers
-    of this call and its counters of steps and draws.
+    """State of the runner (environments, connectors) during one call of the program, together with the call's random
+    numbers, and counters of the steps made and random numbers used so far.
 
     Attributes:
         runner: The runner's state; None without environments.
@@ -136,8 +136,8 @@ class UpdateRecorder:
         return self.shapes
 
     def end_first_trace(self) -> None:
-        """Ends the first trace of the program, which determined the array shapes of the updates' records. Later traces
-        use these shapes.
+        """Stores the array shapes of the updates' records that the first trace of the program found; later traces use
+        these shapes. Must be called after the first trace.
         """
         self.shapes = self._found
 
@@ -240,8 +240,8 @@ class DeviceProgram(Place):
     # ------------------------------------------------------------------------------------- around the training steps
 
     def started(self, runner: Any, learner: Any) -> Sampler:
-        """Creates the `Sampler` state for one call of the program, and draws all random numbers (or their PRNG keys) of
-        the call, because drawing them separately in each step would be slower.
+        """Creates the `Sampler` state for one call of the program. Draws all random numbers (or their PRNG keys) of the
+        call in advance, because drawing them separately in each step would be slower.
 
         Args:
             runner: The runner's state; without environments a PRNG key.
@@ -286,9 +286,9 @@ class DeviceProgram(Place):
         )
 
     def _watched(self, runner: Any) -> Any:
-        """Returns the states of the first W environments of the device (W is `UpdateRecorder.num_watched`), ``[W,
-        ...]``. The program records these states, so that frames of the episodes can be rendered later. Returns () if W
-        is 0.
+        """Returns the states of the device's first W environments, leaves ``[W, ...]``; W is
+        `UpdateRecorder.num_watched`. The program records these states, so that frames of the episodes can be rendered
+        later. Returns () without a recorder, or if W is 0.
         """
         number = 0 if self.recorder is None else self.recorder.num_watched
         if not number:
@@ -483,15 +483,15 @@ class DeviceProgram(Place):
         return dataclasses.replace(state, runner=sampler), numbers
 
     def has_sampled(self, num_steps: int) -> bool:
-        """Whether the number of steps since the start of training has reached `learning_starts`, so that updates begin.
-        The program runs training steps before this point in one loop, and later training steps in a second loop. In
-        each loop, the result is a constant Python bool.
+        """Whether the number of steps sampled since the start of training has reached `learning_starts`, so that
+        updates begin. The program runs training steps before this point in one loop, and later training steps in a
+        second loop. In each loop, the result is a constant Python bool.
         """
         assert num_steps == self.step.learning_starts
         return self.is_warm
 
     def timed(self, timer: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Calls ``function(*args)`` in a named scope, and returns the result. Uses no timer, because only a profiler
+        """Calls ``function(*args)`` in a named scope, and returns the result. Ignores `timer`, because only a profiler
         can measure parts of a compiled program.
         """
         # Replay memories have timers, and nothing else.
@@ -502,8 +502,8 @@ class DeviceProgram(Place):
 def record_of_step(
     rollout: DeviceRollout, learner: Learner, runner: Any, *, num_envs: int, explore: bool
 ) -> StepRecord:
-    """Returns the shapes and dtypes of the columns that one step of all environments of a device records, ``[1, B,
-    ...]``.
+    """Returns the shapes and dtypes of the columns that one step of all B environments of a device records; shapes are
+    ``[1, B, ...]``.
 
     Args:
         rollout: The static parts of sampling.
@@ -590,9 +590,9 @@ def _combined(before: Any, latest: Any) -> Any:
 
 
 def _combined_if_made(before: Any, latest: Any) -> Any:
-    """Combines `before`, the result of earlier training steps, with `latest`, the result of one further step; each is
-    ``(whether the last step made an update, metrics)``. If the further step made an update, combines the metrics by
-    `_combined`; otherwise returns the earlier metrics.
+    """Combines `before`, the result of earlier training steps, with `latest`, the result of one further step. A
+    result is ``(is_made, metrics)``; `is_made` is True if the last of its steps made an update. The returned metrics
+    are combined by `_combined` if the further step made an update; otherwise they are the earlier metrics.
     """
     (_, so_far), (is_made, metrics) = before, latest
     kept = jax.tree.map(functools.partial(jnp.where, is_made), _combined(so_far, metrics), so_far)

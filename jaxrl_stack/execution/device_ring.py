@@ -174,8 +174,8 @@ class DeviceRing:
         return self._what.write_to_ring(self.ring, kept, drawn[mid].items, logged[mid]) if mid in logged else kept
 
     def look_at(self, kept: Any, what: DrawForm, number: int, seed: int) -> dict[str, Any]:
-        """Draws `number` items (transitions or sequences) from the ring buffer of the first device, without changing
-        the buffer; returns columns ``[number, ...]``. See `Replay.look_at`.
+        """Draws `number` items (transitions or sequences) from the ring buffer of this process's first device, without
+        changing the buffer; returns columns ``[number, ...]``. See `Replay.look_at`.
         """
         ring = dataclasses.replace(self.ring, batch_size=number)
 
@@ -217,7 +217,7 @@ class DeviceRing:
         }
 
     def get_state(self, kept: Any) -> dict[str, Any]:
-        """Returns {}, because the random state from which batches are drawn is in the driver's state."""
+        """Returns {}, because the PRNG key for drawing batches is part of the driver's state."""
         return {}
 
     def set_state(self, kept: Any, state: Mapping[str, Any]) -> Any:

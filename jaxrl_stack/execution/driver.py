@@ -292,8 +292,8 @@ class Driver(abc.ABC):
 
     def sync_evaluation(self, iteration: int, call: int = 0) -> None:
         """Prepares an evaluation that runs at the same time as training: passes the current weights and connector
-        statistics to the evaluation's EnvRunners. If the config has an evaluation on held-out data, completes this
-        evaluation in the call, because it uses the learners, which training needs afterwards.
+        statistics to the evaluation's EnvRunners. If the config has an evaluation on held-out data, completes
+        this evaluation before the method returns, because it uses the learners and cannot run during training.
 
         Args:
             iteration, call: See `evaluate`.
@@ -354,9 +354,9 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def acting_parts(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """Returns all modules, and the env-to-module and module-to-env pipelines of the module `module_id`, to compute
-        actions with them. Weights and pipeline states may be out of date; a caller that needs current weights and
-        states sets these first.
+        """Returns all modules, and the env-to-module and module-to-env pipelines of the module `module_id`; together
+        they compute actions. Weights and pipeline states may be out of date: a caller that needs the current ones must
+        set them before it computes actions.
 
         Args:
             module_id: Id of the module. A module without agents uses the pipelines of the first module with agents.
@@ -433,8 +433,8 @@ class Driver(abc.ABC):
         return None if replay is None or not self.config.store_buffer_in_checkpoints else replay
 
     def set_replay_state(self, state: dict[str, Any]) -> None:
-        """Restores the replay buffer; called after `set_state`. `state` is a result of `get_state`. If the checkpoint
-        contains the replay buffer, `state` also has the buffer's state (the state of `stored_replay`), under
+        """Restores the replay buffer; called after `set_state`. `state` is a result of `get_state`. If the replay
+        buffer was also saved, `state` contains the buffer's state (the state of `stored_replay`) under
         ``"replay_buffer"``.
 
         Raises:

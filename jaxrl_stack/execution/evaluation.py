@@ -86,8 +86,8 @@ def evaluation_results(
 
 
 def health_of_runners(group: EnvRunnerGroup) -> dict[str, int]:
-    """Numbers of healthy, restarted and dropped EnvRunner actors, and number of asynchronous requests to actors whose
-    results have not been fetched. Without actors, all numbers are 0.
+    """Numbers of healthy, restarted and dropped EnvRunner actors, and of asynchronous requests to these actors for
+    which no result has been fetched yet. Without actors, all numbers are 0.
     """
     return {**health_of(group), "actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs()}
 
@@ -145,8 +145,8 @@ def _rounds(
 
 
 def add_lifetime_counts(results: dict[str, Any], lifetime: dict[str, int]) -> None:
-    """Adds the counts of one evaluation to the totals in `lifetime`. Writes each new total into `results`, under the
-    name of the count with the suffix ``_lifetime``.
+    """Adds the counts of one evaluation to the totals in `lifetime`. Writes each new total into `results`, next to the
+    count, under the name of the count with the suffix ``_lifetime``.
 
     Args:
         results: Results that `Driver.evaluate` returned.
@@ -215,8 +215,8 @@ class Evaluation(abc.ABC):
             for name, own, of_training in zip(names, spaces[mid], trained, strict=True):
                 if difference(own, of_training) is not None:
                     raise ValueError(
-                        f"evaluation(evaluation_config=...): the module's space {name} is {own} in evaluation, but "
-                        f"{of_training} in training. Use an evaluation environment with the same spaces."
+                        f"evaluation(evaluation_config=...): for module {mid!r}, {name} is {own} in evaluation, "
+                        f"but {of_training} in training. Use an evaluation environment with the same spaces."
                     )
 
     def module_spec(self) -> MultiRLModuleSpec | None:

@@ -171,15 +171,15 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """Plans one call of `Place.update`: computes the sizes of the update, such as the number of epochs and the
-        minibatch size. `samples` is the plan of the samples that the update uses.
+        """Plans one call of `Place.update`, an update on samples: returns the sizes of the update, such as the number
+        of epochs and the minibatch size, together with the plan of the samples.
 
         Args:
             samples: Plan of the samples on which the update is made, all shares together.
             **sizes: See `Learner.plan`.
 
         Raises:
-            ValueError: If they do not fit the devices.
+            ValueError: If the sizes do not fit the devices.
         """
 
     @abc.abstractmethod
@@ -212,8 +212,8 @@ class Facts(abc.ABC):
     @abc.abstractmethod
     def sampled_at_once(self, samples: SamplePlan) -> tuple[int, Mapping[str, Layout]]:
         """Returns ``(T, layouts)`` for one EnvRunner's rollout: the number of steps, and ``{module_id: array layout}``
-        (stacked frames, recurrent chunks). If `layouts` lacks a module, the module's columns have the same shapes as
-        its columns in `recorded`, the columns of one step.
+        (stacked frames, recurrent chunks). If `layouts` has no entry for a module, each step of the module has the
+        shapes in `recorded`.
         """
 
     @abc.abstractmethod
@@ -313,8 +313,8 @@ class DeviceFacts(Facts):
         if num_columns % plan.num_shards:
             raise ValueError(
                 f"num_shuffle_shards={plan.num_shards} must divide {num_columns}, the number of rollout fragments in a "
-                f"train batch (num_envs_per_env_runner={self.num_envs} environments * {num_columns // self.num_envs} "
-                f"fragments of each). Set num_shuffle_shards to a divisor of {num_columns}, or change "
+                f"train batch (num_envs_per_env_runner={self.num_envs} * {num_columns // self.num_envs} fragments per "
+                f"environment). Set num_shuffle_shards to a divisor of {num_columns}, or change "
                 "num_envs_per_env_runner."
             )
         return SampledUpdate(samples, plan)

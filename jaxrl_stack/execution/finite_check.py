@@ -54,9 +54,10 @@ class FiniteCheck:
     def after_call(
         self, iteration: int, settings: Any, learned: Mapping[Any, Any], block: Any, before: tuple[Any, Any] | None
     ) -> None:
-        """Checks losses, returns and observations of one call of the driver's program. If one of these values is NaN or
-        infinite, finds the first reward or observation that is NaN or infinite, and raises an error (or logs a warning)
-        that names this reward or observation.
+        """Checks losses, gradient norms, returns and observations of one call of the driver's program. If one of these
+        values is NaN or infinite, searches for the first reward or observation that is NaN or infinite, and raises an
+        error that names it. With ``check_nans=False``, logs a warning instead. If only losses or gradient norms are not
+        finite and the search finds nothing, logs a warning.
 
         Args:
             iteration: Number of the iteration, for the message.

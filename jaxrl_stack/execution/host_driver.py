@@ -204,7 +204,7 @@ class HostDriver(LocalDriver):
     @property
     def _samples_as_recorded(self) -> bool:
         """Whether EnvRunners return the outputs of their connector pipelines unchanged: True if the EnvRunner class
-        uses `HostEnvRunner.sample`. A user's ``sample()`` may change the outputs.
+        uses `HostEnvRunner.sample`, because an overridden ``sample()`` may change the outputs.
         """
         # The class that was given: in an actor, Ray has put functions of its own around the methods.
         runner_class = self.config.env_runner_cls or self.config.get_default_env_runner_class()
@@ -331,8 +331,9 @@ class HostDriver(LocalDriver):
 
     @property
     def _runners_keep_their_own(self) -> bool:
-        """Whether each EnvRunner actor has separate connector statistics, because ``merge_env_runner_states`` turns
-        merging off. Evaluations and policies then use the statistics of the first healthy actor.
+        """Whether each EnvRunner actor keeps separate connector statistics: True if the config has EnvRunner actors and
+        ``merge_env_runner_states`` turns merging off. Where one state is needed, for example for evaluations and
+        policies, the statistics of the first healthy actor are then used.
         """
         return bool(self.env_runner_group.num_remote_env_runners()) and not merges_env_runner_states(self.config)
 

@@ -190,8 +190,9 @@ class HostPlace(AsynchronousPlace):
         return Sampled(state, self._taken_in(blocks, started))
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Asks every idle EnvRunner actor for one rollout: T steps of each of the actor's environments, or whole
-        episodes. An EnvRunner in this process samples in `collect` instead.
+        """Asks every EnvRunner actor below its limit of unfinished requests (``max_requests_in_flight_per_env_runner``)
+        for one rollout: T steps of each of the actor's environments, or whole episodes. An EnvRunner in this process
+        samples in `collect` instead.
         """
         if not self._has_requested:
             self._has_requested = True
@@ -204,8 +205,9 @@ class HostPlace(AsynchronousPlace):
     def collect(
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
     ) -> Sampled:
-        """Waits for EnvRunners to finish sampling, and returns the samples of the finished EnvRunners; see
-        `Place.collect`.
+        """Waits until at least one EnvRunner actor has finished sampling, or until the timeout; returns the samples of
+        all finished actors. An EnvRunner in this process samples in this call. If `request` was not called before,
+        returns no samples. See `Place.collect`.
 
         Args:
             state, plan, timeout_seconds: See `Place.collect`.
@@ -373,8 +375,8 @@ class HostPlace(AsynchronousPlace):
 
     def _sync(self, connector_states: list[dict[str, Any]], weights: Mapping[str, Any] | None = None) -> None:
         """Sends `weights` (by default the learners' newest weights) to all EnvRunners. If ``merge_env_runner_states``
-        is set, merges `connector_states`, which EnvRunners have reported. If ``broadcast_env_runner_states`` is set,
-        the same message contains the merged state.
+        is set, first merges `connector_states`, the states that EnvRunners have reported. If
+        ``broadcast_env_runner_states`` is also set, sends the merged state in the same message as the weights.
         """
         started = time.perf_counter()
         merged = None
@@ -456,8 +458,8 @@ def connector_state(runner: Any) -> dict[str, Any]:
 
 
 def mean_results(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Combines the metrics of several learners into one dict with the same nested keys: sums counters of trained steps,
-    and averages all other numbers.
+    """Combines the metrics of several learners into one dict with the same nested keys: sums counters of trained or
+    evaluated steps, and averages all other numbers.
     """
     if len(results) == 1:
         return results[0]

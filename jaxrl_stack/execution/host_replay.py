@@ -1,4 +1,4 @@
-"""Replay buffer in the memory of the driver's process, which stores the steps that EnvRunners sample."""
+"""Replay buffer on the host: stores, in the memory of the driver's process, the steps that EnvRunners sample."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ class HostReplay:
         return self._buffer
 
     def add(self, kept: Any, experience: Experience) -> Any:
-        """Adds sampled steps to the replay buffer. A first Ctrl-C during the call takes effect after all steps are
-        added, so that the buffer stays consistent.
+        """Adds sampled steps to the replay buffer. If Ctrl-C is pressed once during the call, it takes effect after all
+        steps are added, so that the buffer stays consistent.
         """
         with deferred_interrupt():
             # A runner that did another one's work has several parts.

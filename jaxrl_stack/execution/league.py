@@ -82,8 +82,8 @@ class League:
         return (dataclasses.replace(runner, opponents=opponents),)
 
     def _with_index(self, runner: Any, index: Any) -> tuple[Any]:
-        """Returns a device's runner state (environments, opponents) in which every block (group of environments with
-        one opponent) has a new opponent: block k plays against the stored snapshot with the index ``index[k]``.
+        """Returns a device's runner state (environments, opponents) with the opponents that `index` assigns: block k, a
+        group of environments with one opponent, plays against the snapshot that is stored at ``index[k]``.
         """
         lengths = runner.episodes.episode_length
         opponents, acting = self._opponents.with_index(runner.opponents, runner.modules[OPPONENTS], lengths, index)
@@ -135,8 +135,8 @@ class League:
         return rate is not None and enough and wins + 0.5 * draws >= rate * num_games
 
     def _recent_games(self) -> tuple[int, int, int]:
-        """Counts wins, draws and losses since the last snapshot was added, in the latest training steps: the fewest
-        steps that have at least `min_games` games together, or all steps if they have fewer games.
+        """Returns the numbers of wins, draws and losses in the latest training steps since the last snapshot was added:
+        in the fewest steps that have at least `min_games` games together, or in all steps if they have fewer games.
         """
         wins, draws, losses = np.sum([np.zeros(3, np.int64), *self._recent], axis=0).tolist()
         return wins, draws, losses
@@ -170,7 +170,7 @@ class League:
 
     def _place(self) -> int:
         """Returns the index in the device arrays at which the next snapshot is stored: an unused index, or, if all are
-        used, the index of the oldest or the weakest snapshot, which is then overwritten.
+        used, the index of the oldest or the weakest snapshot (as `Snapshots.replace` sets), which is then overwritten.
         """
         empty = np.flatnonzero(self._numbers == NO_SNAPSHOT)
         if empty.size:

@@ -111,8 +111,8 @@ class FirstInFirstOut(LearnerQueue):
 
 
 class Ring(LearnerQueue):
-    """Queue of the newest train batches, in a `CircularBuffer`, which can return each batch several times. `put` never
-    blocks: if the queue is full, it drops the oldest batch.
+    """Queue that stores the newest train batches in a `CircularBuffer`, and can return each batch several times. `put`
+    never blocks: if the queue is full, `put` drops the oldest batch.
 
     Args:
         num_batches, iterations_per_batch, seed: See `CircularBuffer`.
