@@ -192,8 +192,8 @@ class HostMapping:
         return _known_policy(policy, self._function, agent, self._name, self._known)
 
     def refuse(self, agent: Hashable, policy: str) -> NoReturn:
-        """Raises an error for an agent that is not in `possible_agents`, or whose assigned policy may not control it
-        (see `_slots`).
+        """Raises an error for an agent that cannot act: `possible_agents` lacks the agent, or the module of `policy`
+        may not control the agent (see `_slots`).
 
         Raises:
             MultiAgentEnvError: Always.
@@ -204,9 +204,9 @@ class HostMapping:
                 f"{list(self.module_map.module_of)}. Add it to possible_agents."
             )
         raise MultiAgentEnvError(
-            f"{_called(self._function)} returns {policy!r} for the agent {agent!r} of {self._name}, but returned only "
-            f"other policies for this agent in {_TRIED_EPISODES} trial episodes when the EnvRunner was built. Choose "
-            "policies by episode.id_, so that trials show all choices; give agents that share a policy equal spaces."
+            f"{_called(self._function)} returns {policy!r} for the agent {agent!r} of {self._name}, but never did so "
+            f"in {_TRIED_EPISODES} trial episodes, when the EnvRunner was built. Choose policies by episode.id_, so "
+            "that trial episodes show all choices, and give agents that share a policy equal spaces."
         )
 
 

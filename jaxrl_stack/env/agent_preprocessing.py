@@ -41,8 +41,9 @@ class AgentPreprocessing:
             declared = connector.observation_space
             if not isinstance(declared, gym.spaces.Dict) or set(declared) != set(spaces.observation_spaces):
                 raise ValueError(
-                    f"{type(connector).__name__}.recompute_output_observation_space returns {declared}. Return a "
-                    f"gymnasium.spaces.Dict with a space for each of the agents {list(spaces.observation_spaces)}."
+                    f"{type(connector).__name__}.recompute_output_observation_space returns {declared}, which is "
+                    "not a gymnasium.spaces.Dict with exactly the environment's agents as keys. Return a Dict with one "
+                    f"space for each of the agents {list(spaces.observation_spaces)}."
                 )
             self.spaces = AgentSpaces({agent: declared[agent] for agent in spaces.observation_spaces}, spaces[1])
             self._spaces_between.append(self.spaces)
@@ -70,7 +71,8 @@ class AgentPreprocessing:
                     )
 
     def __call__(self, observations: Mapping[Any, Any], episode: MultiAgentEpisode) -> Mapping[Any, Any]:
-        """Preprocesses the observations of all agents of one environment.
+        """Applies all `MultiAgentObservationPreprocessor` connectors, one after another, to the observations of one env
+        step in one environment. Returns the new observation of each agent that observes.
 
         Args:
             observations: By agent, of the agents that observe.

@@ -98,7 +98,9 @@ class ConnectorStates:
         self.value = (given, self.value[1])
 
     def set_module_to_env(self, state: dict[str, Any]) -> None:
-        """Loads a state that `get_module_to_env` returned into the module-to-env pipeline."""
+        """Restores the state of the module-to-env pipeline from `state`, a result of `get_module_to_env`. An empty
+        `state` changes nothing.
+        """
         if state:
             self.module_to_env.state = jax.device_get(self.value[1])
             self.module_to_env.set_state(state)
@@ -122,8 +124,8 @@ def state_of(pipeline: Any, state: Any) -> dict[str, Any]:
 
 
 def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """Selects from `state`, the saved state of another pipeline, the entries of the connectors in `names`. Leaves out
-    connectors that have only per-environment states, such as frame stacks.
+    """Returns the entries of `state`, the saved state of another connector pipeline, for the connectors in `names`.
+    Leaves out connectors that have only per-environment states, such as frame stacks.
 
     Args:
         names: Names of the pipeline's connectors.
@@ -135,8 +137,8 @@ def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state:
 
 
 def with_statistics(present: Any, given: Any, is_history: Any) -> Any:
-    """Copies running statistics from one pipeline state into another; per-environment states, such as frame stacks, are
-    not copied.
+    """Returns the pipeline state `present` with the running statistics of the pipeline state `given`. Per-environment
+    states, such as frame stacks, are the ones in `present`.
 
     Args:
         present: State whose per-environment parts stay; its leaves may have further leading axes.

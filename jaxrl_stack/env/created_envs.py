@@ -116,8 +116,8 @@ def look_at(name: str, creator: EnvCreator, context: EnvContext) -> tuple[Kind, 
 
 
 def keep(creator: EnvCreator, context: EnvContext, env: Any) -> None:
-    """While an algorithm is being built, stores an unused environment, which `create` then returns to an env runner;
-    otherwise closes it.
+    """Stores an unused environment inside of a `creators_called_once` block, so that `create` can return it to an env
+    runner. Outside of such a block, closes the environment.
     """
     kept = _kept.get()
     if kept is None:
@@ -127,8 +127,8 @@ def keep(creator: EnvCreator, context: EnvContext, env: Any) -> None:
 
 
 def _note(creator: EnvCreator, config: dict[str, Any], made: Any) -> Kind | None:
-    """Determines the kind ("jax", "vector" or "single") of an object that a creator returned, caches it for this
-    creator and config, and returns it; None if the object is no environment.
+    """Returns the kind ("jax", "vector" or "single") of the environment `made` that a creator returned, and caches the
+    kind for this creator and config. Returns None if `made` is no environment.
     """
     if as_jax_env(made) is not None:
         kind: Kind = "jax"

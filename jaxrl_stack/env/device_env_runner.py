@@ -178,8 +178,8 @@ class DeviceEnvRunner(EnvRunner):
         vars(self).pop("_settings", None)
 
     def reset(self, config: Any) -> None:
-        """Resets the runner to a new config, with cleared metrics and new episodes. The new config may differ only in
-        settings that are arguments of compiled programs, so that nothing is compiled again.
+        """Resets the runner to a new config, with cleared metrics and new episodes. Only settings that are arguments of
+        compiled programs may differ from the previous config, so that nothing is compiled again.
         """
         # Its own, and open, as a host runner's is.
         self.config, self._built_from = config.copy(copy_frozen=False), config
@@ -312,8 +312,8 @@ class DeviceEnvRunner(EnvRunner):
         return acting.first_row(jax.device_get(program(given, key, state, *self._weights())))
 
     def _step_of(self, module_id: str) -> ModuleStep:
-        """Returns the `ModuleStep` of a module, which computes its actions (pipelines and forward pass). A module that
-        controls no agent gets the pipelines of the first module that controls one.
+        """Returns the `ModuleStep` that computes a module's actions (pipelines and forward pass). If the module
+        controls no agent, the pipelines are the ones of the first module that controls an agent.
         """
         modules = self.rollout.modules
         return modules[module_id] if module_id in modules else next(iter(modules.values())).of_module(module_id)
@@ -382,8 +382,8 @@ class DeviceEnvRunner(EnvRunner):
         return self._programs[key]
 
     def _weights(self) -> tuple[Any, Any, Any, Any]:
-        """Returns the arguments with which rollout programs act: ``(parameters, other state, settings, timesteps)``;
-        the first two are views of the learner's arrays.
+        """Returns the arguments that rollout programs take after the `RunnerState`: ``(parameters, other state,
+        settings, timesteps)``. Parameters and other state are views of the learner's arrays.
         """
         state = host_view(self._learner.state)
         return state.params, state.rest, self._settings, self._timesteps()
@@ -407,9 +407,9 @@ class DeviceEnvRunner(EnvRunner):
         has_columns: bool = True,
         rollout: DeviceRollout | None = None,
     ) -> Any:
-        """Builds the compiled program that steps all environments `num_steps` times: ``(state, *weights) -> (state,
-        record of the steps, ended episodes)``. If `has_columns` is False, the program does not return the
-        recorded steps: the record is ().
+        """Returns the compiled program that steps all environments `num_steps` times: ``(state, *weights) -> (state,
+        recorded steps, ended episodes)``. If `has_columns` is False, the program returns () instead of the recorded
+        steps.
         """
         rollout = rollout or dataclasses.replace(self.rollout, shows_agents=has_columns and self._has_agents)
 
@@ -435,8 +435,8 @@ class DeviceEnvRunner(EnvRunner):
         return self.rollout.module_map.is_multi_agent
 
     def _block_of(self, record: Any) -> Any:
-        """Returns the columns ``[T, B, ...]`` (observations, actions, rewards, ...) of a rollout's record, from which
-        episodes are built.
+        """Returns the recorded steps of a rollout as columns ``[T, B, ...]`` (observations, actions, rewards, ...).
+        Episode objects are built from these columns.
         """
         if self._has_agents:
             return record.seen
@@ -518,8 +518,9 @@ class DeviceEnvRunner(EnvRunner):
         return count.num_steps, episodes, self.metrics.reduce()
 
     def _evaluated_episodes(self, chunks: Iterator[Chunk], num_envs: int, reset: bool, with_running: bool) -> list[Any]:
-        """Runs an evaluation: writes its steps to files if requested, and builds episode objects if callbacks need
-        them. Returns these episodes for the callback `on_sample_end`; [] if no callback needs episodes.
+        """Runs an evaluation by iterating over `chunks`. Writes the steps to files if the config sets an output, and
+        builds episode objects if callbacks need them. Returns these episodes for the callback `on_sample_end`; [] if no
+        callback needs episodes.
         """
         samples: list[Any] = []
         running: list[Any] = []
@@ -564,9 +565,9 @@ class DeviceEnvRunner(EnvRunner):
         return min(int(self.config.evaluation_duration), self.num_envs)
 
     def _chunks(self, program: Any, state: RunnerState, count: Counting) -> Iterator[Chunk]:
-        """Runs the rollout program repeatedly until `count`, the counter of the evaluation's episodes and steps, has
-        reached the requested number. After each run, yields the state, the recorded steps and the mask of counted
-        steps.
+        """Runs the rollout program repeatedly, until `count` has counted the requested number of episodes or steps.
+        After each run, yields the `RunnerState`, the recorded steps, and a mask (bool ``[T, B]``) of the steps that the
+        evaluation includes.
         """
         weights, timeout_s = self._weights(), self.config.evaluation_sample_timeout_s
         started = time.monotonic()
@@ -591,8 +592,8 @@ class DeviceEnvRunner(EnvRunner):
 
 
 class Counting:
-    """Selects the episodes and steps that an evaluation includes, until it has the requested number of episodes or of
-    steps, and collects the statistics of the episodes.
+    """Counts the episodes and steps of one evaluation, up to the requested number of episodes or steps. Collects the
+    statistics (return, length, duration) of the counted episodes.
 
     Args:
         num_envs: ``B``.
@@ -621,9 +622,9 @@ class Counting:
         return self.num_steps >= self._most_steps if self._quota is None else bool(np.all(self.per_env >= self._quota))
 
     def add(self, steps: EpisodeEnds) -> np.ndarray:
-        """Adds recorded steps (`steps`: NumPy arrays ``[T, B]``) to the counts of an evaluation, until the requested
-        number of episodes or steps is reached. Returns a mask of the steps that the evaluation includes, bool ``[T,
-        B]``.
+        """Counts the episodes and steps in `steps`, the next recorded steps of an evaluation (NumPy arrays ``[T, B]``).
+        Returns a mask, bool ``[T, B]``: False for steps after the requested number of episodes or steps, which the
+        evaluation does not include.
         """
         ended = np.asarray(steps.ended)
         if self._quota is None:

@@ -1,5 +1,6 @@
-"""Drawing of video frames (uint8 RGB) for environments without a renderer: from states for gymnax's classic control,
-else from observations. Needs no window and no plotting library.
+"""Drawing of video frames (uint8 RGB) for environments without a renderer, without a window or a plotting library.
+Frames show the states of gymnax's classic control environments and of MuJoCo models, and the observations of other
+environments.
 """
 
 from __future__ import annotations
@@ -199,7 +200,8 @@ NOTE = "drawn from the observations"
 
 
 def observation(obs: Any, space: gym.Space, named_by: gym.Space | None = None) -> np.ndarray:
-    """Draws an observation: images unchanged, grids with a colour per channel, numbers as named bars.
+    """Draws an observation as a frame, uint8 ``[H, W, 3]``: a Box of rank 2 or 3 with at least 2 rows and 2 columns as
+    an image (see `grid`), any other observation as a bar chart with one bar per number.
 
     Args:
         obs: One observation, NumPy.
@@ -226,8 +228,9 @@ def observation(obs: Any, space: gym.Space, named_by: gym.Space | None = None) -
 
 
 def _parts(named_by: gym.Space, space: gym.Space) -> tuple[tuple[str, int], ...]:
-    """Splits the bars of a drawn observation into named groups: returns ``(name, number of bars)`` for each key of a
-    Dict space or entry of a Tuple space, else for each number.
+    """Returns the groups of bars in the chart of an observation, ``(name, number of bars)``: one group for each key of
+    a Dict space or entry of a Tuple space. If `named_by` does not define such groups for all bars, each bar is a group,
+    named by its index.
     """
     num_bars = gym.spaces.flatdim(space)
     parts: dict[str, gym.Space] = {}

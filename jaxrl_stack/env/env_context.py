@@ -46,7 +46,8 @@ class EnvContext(dict):
         num_workers: int | None = None,
         recreated_worker: bool | None = None,
     ) -> EnvContext:
-        """Copies the env context; arguments that are not None replace the config or the attributes of the copy.
+        """Returns a copy of the env context. If not None, `env_config` replaces the items of the copy, and each other
+        argument replaces the attribute of the same name.
 
         The config is copied deeply: changing one env's config leaves the others alone.
         """

@@ -71,7 +71,7 @@ class EnvContract:
         self._num_steps, self._steps_before = 0, dict.fromkeys(copies, 0)
 
     def begin_step(self) -> None:
-        """Counts one step of all environments. Error messages name the step that failed the check."""
+        """Counts one step of all environments, for the step number in error messages."""
         self._num_steps += 1
 
     def check_reset(self, outcome: Any, index: int) -> None:

@@ -29,8 +29,8 @@ class NotRestoredError(RuntimeError):
 
 
 def first_step_failed(setting: str) -> str:
-    """Returns a note to add to an error in an environment's first reset or step: the ``fault_tolerance()`` setting
-    named `setting` does not apply there.
+    """Returns a note to add to an error in an environment's first reset or step. The note says that the setting
+    ``fault_tolerance(<setting>=True)`` does not apply to this error.
     """
     return (
         f"fault_tolerance({setting}=True) does not apply to the first reset() or step() of an environment: a new one "

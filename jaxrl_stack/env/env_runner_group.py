@@ -107,7 +107,10 @@ class EnvRunnerGroup:
     ):
         if config is None:
             if not isinstance(local_env_runner, EnvRunner):
-                raise ValueError("EnvRunnerGroup() needs config=config, or local_env_runner=runner, which has one.")
+                raise ValueError(
+                    "EnvRunnerGroup() needs config=config, or an EnvRunner from which it takes the config: "
+                    "local_env_runner=runner."
+                )
             config = local_env_runner.config
         self.config = config
         self.is_evaluation = is_evaluation
@@ -434,9 +437,9 @@ class EnvRunnerGroup:
         if ids := self.sampling_ids_soon(delay + timeout):
             return ids
         raise EnvRunnersRestartingError(
-            f"None of {self.num_remote_env_runners()} EnvRunner actors is back from its restart within "
-            f"{name}={timeout}; the log has the reasons of their failures. If their environments take long to start, "
-            f"set a longer {name}."
+            f"All EnvRunner actors ({self.num_remote_env_runners()}) have failed, and none could sample again within "
+            f"{name}={timeout}. The log shows why they failed. If environments take long to start, set a longer "
+            f"{name}."
         )
 
     def sampling_ids_soon(self, timeout_seconds: float = 0.0) -> list[int]:
@@ -479,9 +482,9 @@ class EnvRunnerGroup:
         keep_remote: bool = False,
         timeout_seconds: float | None = None,
     ) -> list[Any]:
-        """Distributes sampling over all runners: for each dict of keyword arguments (`share`) in `shares`, calls
-        ``func(runner, **share)`` in one runner. If `func` is the name of a method, calls this method of the runner with
-        ``**share``. Returns the results.
+        """Distributes sampling over all runners: for each dict of keyword arguments `share` in `shares`, one runner
+        executes ``func(runner, **share)``, or ``runner.<func>(**share)`` if `func` is the name of a method. Returns the
+        results.
 
         Share j is sampled by healthy runner j modulo their number, so the same seed gives the same samples. Shares of
         lost or late actors are requested from the others.
@@ -568,8 +571,8 @@ class EnvRunnerGroup:
         timeout_seconds: float | None,
         also: Sequence[Any] = (),
     ) -> list[Any]:
-        """Waits until one of the sampling calls that `request` sent has finished, and returns the samples of all
-        finished calls.
+        """Waits until at least one sampling call of `request` has finished. Returns the samples of all calls that have
+        finished by then.
 
         Without actors, the local runner samples in this call, with `func`, `share` and `keep_remote`; pass the same
         values as to `request`.
@@ -597,8 +600,8 @@ class EnvRunnerGroup:
         return [whole(*answer)[1] for answer in self._samples(results)]
 
     def _check_not_stalled(self, *, has_answers: bool) -> None:
-        """Warns if no runner returned a result or failed in this round of sampling calls; raises TimeoutError after
-        several such rounds in a row.
+        """Warns if, in this round of sampling calls, no runner has returned a result and no runner has failed. Raises
+        TimeoutError after several such rounds in a row.
         """
         self._num_rounds_without_data = 0 if has_answers else self._num_rounds_without_data + 1
         if has_answers:
@@ -693,8 +696,9 @@ class EnvRunnerGroup:
             for name, value in (("policies", policies), ("to_worker_indices", to_worker_indices)):
                 if value is not None:
                     raise ValueError(
-                        f"sync_weights(with_requests=True, {name}={value!r}): all actors fetch the same, "
-                        f"complete state from the state server. Leave out {name}=, or set with_requests=False."
+                        f"sync_weights(with_requests=True, {name}={value!r}) is not supported with a state "
+                        "server, because all actors fetch the same, complete state from it. "
+                        f"Leave out {name}=, or set with_requests=False."
                     )
         source = from_worker_or_learner_group
         if weights is None:
@@ -725,14 +729,16 @@ class EnvRunnerGroup:
         self._send_state(state, to_worker_indices, timeout_seconds, with_requests=with_requests)
 
     def sync_local_env_runner(self) -> None:
-        """Loads the weights that `sync_weights` stored for the local runner."""
+        """Loads the weights from the last ``sync_weights(with_requests=True)`` into the local runner, if they are not
+        loaded yet.
+        """
         if self._local is not None and self._for_local is not None:
             self._local.set_state(self._for_local)
             self._for_local = None
 
     def _refs_of_modules(self) -> frozenset[str]:
-        """Returns the names of the weight arrays in the runners' modules; asks the local runner, else a healthy actor,
-        and caches the answer.
+        """Returns the names of the weight arrays in the runners' modules. The first call requests them from the local
+        runner, or without one from a healthy actor; later calls return the cached result.
         """
         if self._module_refs is None:
             answers = self.foreach_env_runner(module_refs, remote_worker_ids=self.healthy_env_runner_ids()[:1])
@@ -794,7 +800,8 @@ class EnvRunnerGroup:
         env_to_module: EnvToModulePipeline | None = None,
         known: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Merges the env-to-module states of several runners; statistics count each observation once.
+        """Merges the env-to-module states of several runners, and returns the merged state. Each observation is counted
+        once in the merged statistics.
 
         Args:
             states: ``{connector name: its state}`` of each runner, once each.
@@ -821,7 +828,7 @@ class EnvRunnerGroup:
         env_to_module: EnvToModulePipeline | None = None,
         module_to_env: Any = None,
     ) -> dict[str, Any]:
-        """Builds one env runner state for all runners: the parts in `rl_module_state` (weights, for example), the
+        """Builds one env runner state for all runners from the entries of `rl_module_state` (weights, for example), the
         number of sampled env steps, and the merged connector states of the actors.
 
         Args:
@@ -945,8 +952,9 @@ class EnvRunnerGroup:
         return answers
 
     def _note_failure(self, actor_id: int, error: Exception) -> None:
-        """Restarts or drops an actor that raised while sampling. Reraises the exception if the config tolerates no
-        failures, if too many occurred in a row, or if nothing was sampled and the actor has made no step yet.
+        """Restarts or drops an actor that raised an exception while sampling. Raises the exception instead if the
+        config tolerates no failures, if too many failures occurred in a row, or if the failure came before the group's
+        first sample and before this actor's first env step.
         """
         policy = self._recovery.policy
         if isinstance(error, NotRestoredError):
@@ -974,8 +982,8 @@ class EnvRunnerGroup:
 
 
 def merges_env_runner_states(config: AlgorithmConfig) -> bool:
-    """Whether the running statistics of the runners' connectors are merged, as the setting ``merge_env_runner_states``
-    specifies; "training_only" merges them except in evaluations.
+    """Whether the runners' connectors merge their running statistics, as ``merge_env_runner_states`` specifies. With
+    "training_only", runners for training do, and runners for evaluation do not.
     """
     wanted = config.merge_env_runner_states
     return not config.in_evaluation if wanted == "training_only" else bool(wanted)
@@ -1013,8 +1021,8 @@ def ask_one(group: EnvRunnerGroup, method: Func, **kwargs: Any) -> Any:
 def _restored(
     runner: Any, *, num_restarts: int, config: AlgorithmConfig | None, changed: Mapping[str, Any], **states: Any
 ) -> None:
-    """Initializes a restarted env runner actor: with the config of the last reset, the settings changed since then, and
-    the newest weights and connector states.
+    """Initializes an env runner actor after a restart. Sets the config of the last `reset_env_runners` call, if any,
+    the settings that were changed later, and the newest weights and connector states.
     """
     if config is not None:
         runner.reset(config)
@@ -1030,8 +1038,9 @@ def _stepped(runner: EnvRunner) -> bool:
 
 
 def _split_list(value: Any, has_local: bool) -> tuple[Any, Any]:
-    """Splits an argument of a call to all runners. A list with one entry per runner becomes ``(local runner's entry,
-    actors' entries)``; any other value goes to both.
+    """Splits an argument of a call to all runners into ``(value for the local runner, value for the actors)``. The
+    first entry of a list is for the local runner, the other entries are for the actors. Both get any other value, and
+    both get the whole list if `has_local` is False.
     """
     if value is None or callable(value) or isinstance(value, str | dict) or not has_local:
         return value, value

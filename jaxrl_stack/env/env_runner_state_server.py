@@ -36,8 +36,8 @@ class EnvRunnerStateServer:
                 self._state = state
 
     def clear(self) -> None:
-        """Removes the stored env runner state, because runners have received another, possibly older, state by a direct
-        call.
+        """Removes the stored env runner state. The `EnvRunnerGroup` calls this method if it sends another state, which
+        may have older weights, to the runners directly.
         """
         with self._lock:
             self._state = None

@@ -66,7 +66,9 @@ def refuse_unknown_setting(
 
 
 def replaced_fields(name: str, params: Any, config: dict[str, Any]) -> Any:
-    """Replaces the environment parameters named in `config`, and the parameters computed from them."""
+    """Returns `params` with the values that `config` sets for environment parameters, and recomputes the parameters
+    that are computed from them. Ignores items of `config` that are no environment parameters.
+    """
     fields = field_names(params)
     given = {n: _converted(name, n, getattr(params, n), value) for n, value in config.items() if n in fields}
     return with_derived_fields(name, params, given) if given else params
@@ -79,7 +81,7 @@ class Derived(NamedTuple):
     function: Callable[[Any, Any], Any]
 
     def of(self, params: Any) -> Any:
-        """Computes this derived parameter from the values of its two sources in `params`."""
+        """Returns the value of this derived parameter, computed from its two source parameters in `params`."""
         return self.function(*(getattr(params, source) for source in self.sources))
 
 
@@ -99,7 +101,8 @@ _RELATED = {
 
 
 def with_derived_fields(name: str, params: Any, values: Mapping[str, Any]) -> Any:
-    """Sets new values of environment parameters, and recomputes the parameters that are computed from them.
+    """Returns `params` with the new `values` of environment parameters, and recomputes the parameters that are computed
+    from them.
 
     A derived field is computed again if one of its sources changes, unless `values` has the field itself, or `params`
     already has another value for it than its sources give. A notice names related fields that stay as they are.
@@ -141,8 +144,8 @@ def derived_fields(params: Any, names: Collection[str]) -> dict[str, Derived]:
 
 
 def related_fields(params: Any, names: Collection[str]) -> dict[str, list[str]]:
-    """Finds unchanged parameters that may no longer match a changed one, such as a moment of inertia after a change
-    of a link's length; returns ``{changed parameter: ["other=value"]}``, for a notice.
+    """Returns the unchanged environment parameters whose values may not suit a changed one, ``{changed parameter:
+    ["other=value"]}``, for a notice. For example, a moment of inertia may not suit a new length of a link.
     """
     unchanged = set(field_names(params)).difference(names)
     kept = {

@@ -1,4 +1,6 @@
-"""Numbers of episodes that each environment contributes to a sample."""
+"""Sampling of a given number of episodes: the number is divided over the environments, and each environment contributes
+its first episodes.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ def episode_quota(num_episodes: int, num_envs: int) -> list[int]:
 
 
 class EpisodeQuota:
-    """Collects the same number of first episodes from every environment (the numbers differ by 1 at most), so that
-    short episodes are not over-represented.
+    """Collects the first episodes of every environment, the same number from each (numbers differ by 1 at most), so
+    that short episodes are not over-represented.
 
     Args:
         num_episodes: Total number of episodes; see `episode_quota`.
@@ -27,8 +29,8 @@ class EpisodeQuota:
         self._kept: list[list[Any]] = [[] for _ in self._sizes]
 
     def add(self, ended: Iterable[tuple[int, Any]]) -> EpisodeQuota:
-        """Adds ended episodes, as pairs ``(environment index, episode)`` in the order in which they ended; ignores
-        episodes of environments that have completed their number.
+        """Adds ended episodes, pairs ``(environment index, episode)`` in the order in which they ended. Ignores an
+        episode if its environment has already contributed its number of episodes.
         """
         for index, episode in ended:
             if len(self._kept[index]) < self._sizes[index]:
@@ -36,8 +38,8 @@ class EpisodeQuota:
         return self
 
     def fill(self, sample: Callable[[], Iterable[tuple[int, Any]]]) -> list[Any]:
-        """Calls `sample` until every environment has completed its number of episodes; returns these episodes, ordered
-        by environment.
+        """Calls `sample`, which returns pairs ``(environment index, ended episode)``, until every environment has
+        completed its number of episodes. Returns these episodes, ordered by environment.
         """
         while [len(kept) for kept in self._kept] != self._sizes:
             self.add(sample())

@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 
 
 class _Failures:
-    """Context manager around environment calls, ``with failures: environment.step(...)``. It stores an exception of the
-    block, so that a later handler knows that the environment failed, not other code.
+    """Context manager around calls of environments, ``with failures: environment.step(...)``. Stores an exception that
+    such a call raises, to distinguish failures of environments from errors in other code.
     """
 
     last: BaseException | None = None
@@ -71,8 +71,8 @@ class _Stepping:
 
 
 class Attempts:
-    """Loop that repeats sampling until an attempt succeeds. An attempt fails if an environment fails, or if none of the
-    recorded steps can be used::
+    """Loop that repeats sampling until an attempt succeeds. An attempt fails if an environment fails, or if failures of
+    environments leave no valid recorded step::
 
         for attempt in Attempts(envs, roll_back):
             with attempt:
@@ -311,7 +311,9 @@ class FaultTolerantEnvs:
         return [self._seed(i) for i in range(self.num_envs)] if self._num_resets == 0 else None
 
     def continue_seeds(self, state: Mapping[str, Any]) -> None:
-        """Continues the sequence of reset seeds that a saved ``replayable.get_state()`` contains."""
+        """Makes later resets use the seeds that follow the last reset seeds of a saved ``replayable.get_state()``.
+        Restores no episodes.
+        """
         assert self.replayable is not None
         self.replayable.continue_seeds(state)
         self.seeds = self.replayable.seeds
@@ -437,8 +439,8 @@ class FaultTolerantEnvs:
             self._failures_in_a_row = {i: n for i, n in self._failures_in_a_row.items() if i not in sampled}
 
     def tolerate_in_attempt(self, error: BaseException, num_failures: int) -> bool:
-        """Decides whether sampling is repeated after a failed attempt; if so, marks the environments that failed for
-        replacement.
+        """Decides whether sampling is repeated after a failed attempt. If environments failed, the next reset replaces
+        them.
 
         Args:
             error: Exception from an attempt.
@@ -457,9 +459,9 @@ class FaultTolerantEnvs:
         return True
 
     def _tolerate(self, error: Exception, failures: int, what_is_dropped: str) -> None:
-        """Logs an environment's exception. Raises it if the config tolerates no failures. If no step of the
-        environments has succeeded yet, raises it unless it is a `StepFailedRecreateEnvError`. After too many failures
-        in a row, raises `ConsecutiveFailuresError`.
+        """Counts a tolerated exception of an environment, and logs it unless it is a `StepFailedRecreateEnvError`.
+        Raises the exception if the config tolerates no failures. Before the first successful step, raises every
+        exception but `StepFailedRecreateEnvError`. Raises `ConsecutiveFailuresError` after too many failures in a row.
         """
         is_known = isinstance(error, StepFailedRecreateEnvError)
         runner = f"EnvRunner {self.worker_index}"
@@ -510,8 +512,8 @@ class FaultTolerantEnvs:
 
 
 def _fits(form: tuple[int, gym.Space, gym.Space], other: tuple[int, gym.Space, gym.Space]) -> bool:
-    """Whether modules that were built for the environments `form` can act in the environments `other`. Both arguments
-    are tuples ``(num_envs, observation space, action space)``.
+    """Whether modules that were built for one vector of environments can act in another one. `form` and `other`
+    describe the two vectors: ``(num_envs, observation space, action space)``.
     """
     (num_envs, observations, actions), (other_num_envs, other_observations, other_actions) = form, other
     # Bounds of actions are what actions are scaled to.

@@ -59,8 +59,9 @@ class HostConnectors:
         return batch
 
     def update(self, episodes: list[SingleAgentEpisode], mode: Mode, where: np.ndarray | None = None) -> dict[str, Any]:
-        """Runs the Python connectors for the environments that `where` selects (bool ``[B]``; None: all), and replaces
-        the rows of these environments in `batch`. Returns `batch`, the module inputs of all environments.
+        """Runs the Python connectors for the environments that `where` selects (bool ``[B]``; None: all), and stores
+        the results at the indices of these environments in `batch`. Returns `batch`, the module inputs of all
+        environments: ``{column: [B, ...]}``.
         """
 
         def replaced(leaf: np.ndarray, new: np.ndarray) -> np.ndarray:

@@ -149,8 +149,8 @@ class HostEnvRunner(EnvRunner):
         elif spaces is None:
             raise ValueError(
                 f"{type(self).__name__}(worker_index={worker_index}) creates no environments, because "
-                f"{self.num_workers} actors create them. Pass the spaces of a runner that has environments, "
-                f"spaces=runner.get_spaces(), or set env_runners(create_env_on_local_worker=True)."
+                f"{self.num_workers} actors create them, and needs spaces=. Pass spaces=runner.get_spaces() of a "
+                "runner with environments, or set env_runners(create_env_on_local_worker=True)."
             )
         self.make_module()
         if self._envs.replayable is not None:
@@ -158,7 +158,9 @@ class HostEnvRunner(EnvRunner):
 
     @staticmethod
     def seed_of(config: AlgorithmConfig) -> int:
-        """Returns the seed from which all runners of a config derive their random numbers."""
+        """Returns the seed from which all runners with this config derive their random numbers: the config's root seed,
+        or for evaluation a seed derived from the root seed.
+        """
         return derived_seed("evaluation", config.root_seed) if config.in_evaluation else config.root_seed
 
     # ----------------------------------------------------------------------------------------------------- building
@@ -199,8 +201,8 @@ class HostEnvRunner(EnvRunner):
 
     def _observe_floats(self) -> None:
         """Converts the environments' integer observations to float32 if int32 cannot hold their values. Makes no
-        conversion if the modules' inputs would change in shape or in kind of dtype (integer, float), or if a connector
-        accepts only integers or only floats.
+        conversion if a connector does not accept floats or does not accept integers, or if the conversion would change
+        the shape or the kind of dtype (integer, float) of the modules' inputs.
         """
         vector = self._envs.vector
         if vector is None or not has_wide_integers(vector.single_observation_space):
@@ -235,8 +237,8 @@ class HostEnvRunner(EnvRunner):
 
     @abc.abstractmethod
     def _module_inputs(self, observation_space: gym.Space) -> list[gym.Space]:
-        """Returns the modules' input spaces: the output spaces of their env-to-module pipelines, if the environments
-        have the given observation space.
+        """Returns the input space of each module for environments with the given observation space: the output space of
+        the module's env-to-module pipeline.
         """
 
     @abc.abstractmethod
@@ -327,8 +329,8 @@ class HostEnvRunner(EnvRunner):
         self._policies.set_settings(traced_settings(self.config, self._module_ids))
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Resets the runner to a new config, with new callbacks, connectors and episodes. The new config may differ
-        only in settings that are arguments of compiled programs, so that nothing is compiled again.
+        """Resets the runner to a new config, with new callbacks, connectors and episodes. Only settings that are
+        arguments of compiled programs may differ from the previous config, so that nothing is compiled again.
 
         The weights stay as they are until others are set; callbacks and connectors are new objects.
         """
@@ -553,14 +555,14 @@ class HostEnvRunner(EnvRunner):
         return "explore" if (self.config.explore if explore is None else explore) else "greedy"
 
     def _learns(self, mode: Mode) -> bool:
-        """Whether sampling updates the running statistics of connectors: not in evaluations, and not with random
-        actions (`mode`).
+        """Whether sampling updates the running statistics of connectors. Sampling for evaluation does not, nor does
+        sampling of random actions (`mode` "random").
         """
         return not self.config.in_evaluation and mode != "random"
 
     @property
     def _sees_every_step(self) -> bool:
-        """Whether user code (callbacks or connectors in Python) runs in every env step, and may log metrics there."""
+        """Whether user code (callbacks or connectors in Python) runs in every env step. Such code may log metrics."""
         return self._watches_episodes or bool(self._host_connectors)
 
     @property
@@ -571,8 +573,8 @@ class HostEnvRunner(EnvRunner):
         return functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
 
     def _attempts(self, *, force_reset: bool = False) -> Attempts:
-        """Returns a loop that repeats sampling after failures of environments. After a failed attempt, connector states
-        and the counts of steps and episodes are reset to their values before sampling.
+        """Returns the `Attempts` loop, which repeats sampling if environments fail. After a failed attempt, the loop
+        restores the connector states and the counts of steps and episodes from before the first attempt.
         """
         if self.env is None:
             raise _error_without_envs(self.worker_index, self.config, self._envs.problem) from self._envs.problem
@@ -597,9 +599,8 @@ class HostEnvRunner(EnvRunner):
         self._rollout.forget_episodes()
 
     def _record_amount(self, num_steps: int, mode: Mode) -> list[Any]:
-        """Samples `num_steps` env steps of every environment, and returns the episodes that ended. With
-        ``count_steps_by="agent_steps"``, samples until the agents have completed at least ``num_steps * B`` steps
-        together.
+        """Samples `num_steps` env steps of each of the ``B`` environments; with ``count_steps_by="agent_steps"``, at
+        least ``num_steps * B`` steps in total over all agents. Returns the episodes that ended.
         """
         return [episode for _, episode in self._record_episodes(num_steps, mode)]
 
@@ -629,11 +630,11 @@ class HostEnvRunner(EnvRunner):
         """Hook for subclasses, called with the episodes that `sample` returns."""
 
     def _note_block(self, recording: Any) -> None:
-        """Hook for subclasses, called with the recorded steps of each `sample_block` call."""
+        """Hook for subclasses: `sample_block` passes the steps that it has recorded (`recording`)."""
 
     def _part_of(self, recording: RolloutRecording, layouts: Layouts | None) -> Part:
-        """Converts recorded steps to a `Part` of a train batch: arrays by module, with counts of env steps and agent
-        steps.
+        """Converts recorded steps to a `Part` of a train batch, which contains the arrays of each module and the
+        numbers of env steps and agent steps.
         """
         # Layouts of agents that wait have whole observations.
         resets = None if recording.resets is None else recording.resets[: recording.num_steps]
@@ -667,8 +668,9 @@ class HostEnvRunner(EnvRunner):
         return times if vector is not None and vector.steps_in_turn else NO_STEP_TIMES
 
     def take_metrics(self) -> dict[str, Any]:
-        """Returns the values logged into `metrics` since the last call, for `MetricsLogger.aggregate`. Call it after
-        the other ``take_...`` methods: it also logs and clears the counts that `take_agent_steps` returns.
+        """Returns the metrics logged since the last call, for `MetricsLogger.aggregate`. Call it after the other
+        ``take_...`` methods: this method also logs the step counts that `take_agent_steps` returns as metrics, and then
+        clears these counts.
         """
         return self._counts.take_logged()
 
@@ -676,8 +678,8 @@ class HostEnvRunner(EnvRunner):
         return self._counts.report()
 
     def take_ended_episodes(self) -> EndedEpisodes:
-        """Returns the statistics (return, length, duration) of the ended episodes that were not reported yet: neither
-        by this method, nor in a `SampleBlock`, nor by `get_metrics`.
+        """Returns the statistics (return, length, duration) of episodes that have ended and are not reported yet. Each
+        episode is reported once: by this method, in a `SampleBlock`, or by `get_metrics`.
         """
         return self._counts.take_ended()
 
@@ -690,8 +692,8 @@ class HostEnvRunner(EnvRunner):
     # -------------------------------------------------------------------------------------------------------- state
 
     def acting_parts(self) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """Returns ``(modules, env-to-module pipeline, module-to-env pipeline)``, with the pipelines of the first module
-        that acts. The returned objects do not contain the current weights and connector states.
+        """Returns ``(all modules, env-to-module pipeline, module-to-env pipeline)``, with the pipelines of the first
+        module that controls an agent. The returned objects do not contain the current weights and connector states.
         """
         return next(iter(self.acting_parts_of_modules().values()))
 
@@ -703,8 +705,8 @@ class HostEnvRunner(EnvRunner):
         }
 
     def acting_parts_for(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """Returns the `acting_parts` (all modules and one module's pipelines) of a module. A module that controls no
-        agent gets the pipelines of the first module that controls one.
+        """Returns ``(all modules, env-to-module pipeline, module-to-env pipeline)``, with the pipelines of the given
+        module. If this module controls no agent, the pipelines are the ones of the first module that controls an agent.
         """
         return self.acting_parts_of_modules().get(module_id) or self.acting_parts()
 
@@ -774,7 +776,9 @@ class HostEnvRunner(EnvRunner):
             self._note_restored(rollout.lengths, restored.infos)
 
     def _note_not_restored(self, number: int) -> None:
-        """Counts environments that started new episodes because the stored ones could not be restored."""
+        """Adds `number` to `num_episodes_not_restored`, the total number of environments that started new episodes
+        because their saved episodes could not be restored. Logs it as a metric, too.
+        """
         self.num_episodes_not_restored += number
         self.metrics.log_value("num_episodes_not_restored", number, reduce="lifetime_sum")
 
@@ -787,9 +791,9 @@ class HostEnvRunner(EnvRunner):
         """
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores all entries of `state`, which may be a part of a `get_state()` result. If `state` has no entry
-        "random" (random number states), the per-environment states of env-to-module connectors, such as frame stacks,
-        do not change.
+        """Restores the entries of `state`, a complete `get_state()` result or a part of one. Without the entry "random"
+        (random number states), the per-environment states of env-to-module connectors, such as frame stacks, do not
+        change.
 
         With "random", the next ``sample()`` resets all environments, with seeds derived from this entry. If `state` has
         "running_episodes", too, and ``replayable_episodes`` is set, environments continue the stored episodes instead
@@ -822,7 +826,9 @@ class HostEnvRunner(EnvRunner):
             self._continue_episodes(state.get(_RUNNING_EPISODES))
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns the constructor arguments of a runner with the same worker index and new environments."""
+        """Returns the constructor arguments for a copy of this runner: it has the same config and worker index, and
+        creates new environments.
+        """
         return (), {
             "config": self.config.for_checkpoints(*self._connectors.pipelines.of_config()),
             "worker_index": self.worker_index,
@@ -849,8 +855,8 @@ class HostEnvRunner(EnvRunner):
 
     def merge_connector_deltas(self) -> None:
         """Merges the statistics that this runner's connectors have collected since the last merge into the connectors'
-        running totals. In a group with only this runner, these totals are complete.
-        `EnvRunnerGroup.merge_connector_states` merges the statistics of several runners.
+        running totals. This is sufficient if the group has only this runner; `EnvRunnerGroup.merge_connector_states`
+        merges the statistics of several runners.
         """
         self._connectors.merge_deltas()
 

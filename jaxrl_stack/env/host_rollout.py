@@ -63,7 +63,9 @@ class HostRollout:
 
     @property
     def has_episodes(self) -> bool:
-        """Always True: episodes can be built from any recording."""
+        """Always True: the recorded steps contain everything that episode objects consist of, so that the environments
+        need no reset first.
+        """
         return True
 
     def reset(self, mode: Mode, *, wants_episodes: bool) -> None:
@@ -102,8 +104,8 @@ class HostRollout:
         self._started_at = np.full(num_envs, time.perf_counter())
 
     def _start_live(self, where: Iterable[int], infos: Sequence[dict[str, Any]]) -> None:
-        """Creates objects for the new episodes of the environments in `where`, for callbacks and connectors in Python
-        that read episodes.
+        """Creates an episode object for the new episode of each environment in `where` (indices). Callbacks and Python
+        connectors read these objects.
         """
         assert self.live is not None
         for index in where:
@@ -226,8 +228,9 @@ class HostRollout:
         }
 
     def fits(self, state: Mapping[str, Any]) -> bool:
-        """Whether this sampling loop can continue from a saved `get_state()` result. The result must contain episode
-        objects if callbacks or Python connectors read them, and connector outputs if connectors run in Python.
+        """Whether this sampling loop can continue from `state`, a saved `get_state()` result. False if callbacks or
+        Python connectors read episode objects and `state` has none, or if `state` lacks the outputs of the loop's
+        Python connectors.
         """
         has_live = self.make_live is None or state["live"] is not None
         return has_live and (self.host_connectors is None or "host_batch" in state)
@@ -269,14 +272,14 @@ class HostRollout:
         return self._lengths
 
     def forget_episodes(self) -> None:
-        """Discards the objects of unfinished episodes, so that `EnvRunner.sample` does not continue them. Keeps the
-        objects that callbacks and Python connectors read.
+        """Discards the unfinished episodes from which `EnvRunner.sample` builds its results, so that the next call does
+        not continue them. The episode objects that callbacks and Python connectors read do not change.
         """
         self.builder.reset()
 
     def _begin_watch(self) -> ObservationWatch | None:
-        """Prepares the check of observations for values outside of their space: returns the `ObservationWatch` to call
-        in each step, or None if all steps of the recording are checked together at its end.
+        """Prepares the check of observations for values outside of their space. Returns the `ObservationWatch` that
+        checks each step, or None if all steps are checked together after recording, or if checks are disabled.
         """
         watch = self._watch
         if watch is None:
@@ -287,7 +290,9 @@ class HostRollout:
         return watch if sees_steps else None
 
     def _out_of_range(self, recording: Any, *, saw_steps: bool) -> Sequence[OutOfRange]:
-        """Returns the invalid numbers (outside of their space) in the recorded observations, with their steps."""
+        """Returns an `OutOfRange` (step, environment, message) for each recorded observation value that is outside of
+        its space.
+        """
         if self._watch is None:
             return ()
         if not saw_steps:
@@ -362,8 +367,8 @@ class HostRollout:
     def _final_inputs(
         self, next_obs: Any, env_to_module: Any, prev_actions: Any, prev_rewards: Any, timesteps: int
     ) -> Any:
-        """Computes the module inputs for the observations after a step and before any reset, without updating connector
-        statistics.
+        """Computes the module inputs for the observations that follow a step: the final observation where an episode
+        ended, not the first one after the reset. Connector statistics do not change.
         """
         if not self.policy.records_obs:
             return next_obs
