@@ -204,9 +204,10 @@ class HostMapping:
                 f"{list(self.module_map.module_of)}. Add it to possible_agents."
             )
         raise MultiAgentEnvError(
-            f"{_called(self._function)} returns {policy!r} for the agent {agent!r} of {self._name}, but never did so "
-            f"in {_TRIED_EPISODES} trial episodes, when the EnvRunner was built. Choose policies by episode.id_, so "
-            "that trial episodes show all choices, and give agents that share a policy equal spaces."
+            f"{_called(self._function)} returns {policy!r} for the agent {agent!r} of {self._name}, but returned only "
+            f"other policies for this agent when the EnvRunner was built, in the {_TRIED_EPISODES} trial episodes that "
+            "determine the agents of each policy. Choose policies by episode.id_, so that trial episodes show all "
+            "choices, and give agents that share a policy equal spaces."
         )
 
 

@@ -137,8 +137,8 @@ def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state:
 
 
 def with_statistics(present: Any, given: Any, is_history: Any) -> Any:
-    """Returns the pipeline state `present` with the running statistics of the pipeline state `given`. Per-environment
-    states, such as frame stacks, are the ones in `present`.
+    """Returns a pipeline state with the running statistics of `given` and the per-environment states, such as frame
+    stacks, of `present`.
 
     Args:
         present: State whose per-environment parts stay; its leaves may have further leading axes.

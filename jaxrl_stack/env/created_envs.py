@@ -116,8 +116,8 @@ def look_at(name: str, creator: EnvCreator, context: EnvContext) -> tuple[Kind, 
 
 
 def keep(creator: EnvCreator, context: EnvContext, env: Any) -> None:
-    """Stores an unused environment inside of a `creators_called_once` block, so that `create` can return it to an env
-    runner. Outside of such a block, closes the environment.
+    """Closes an unused environment. Inside a ``with creators_called_once():`` block, stores the environment instead, so
+    that `create` can return it to an env runner.
     """
     kept = _kept.get()
     if kept is None:

@@ -312,8 +312,8 @@ class DeviceEnvRunner(EnvRunner):
         return acting.first_row(jax.device_get(program(given, key, state, *self._weights())))
 
     def _step_of(self, module_id: str) -> ModuleStep:
-        """Returns the `ModuleStep` that computes a module's actions (pipelines and forward pass). If the module
-        controls no agent, the pipelines are the ones of the first module that controls an agent.
+        """Returns the `ModuleStep` that computes a module's actions (pipelines and forward pass). A module that
+        controls no agent uses the pipelines of the first module that controls an agent.
         """
         modules = self.rollout.modules
         return modules[module_id] if module_id in modules else next(iter(modules.values())).of_module(module_id)
@@ -382,7 +382,7 @@ class DeviceEnvRunner(EnvRunner):
         return self._programs[key]
 
     def _weights(self) -> tuple[Any, Any, Any, Any]:
-        """Returns the arguments that rollout programs take after the `RunnerState`: ``(parameters, other state,
+        """Returns the last arguments of the compiled programs that compute actions: ``(parameters, other state,
         settings, timesteps)``. Parameters and other state are views of the learner's arrays.
         """
         state = host_view(self._learner.state)
@@ -623,8 +623,8 @@ class Counting:
 
     def add(self, steps: EpisodeEnds) -> np.ndarray:
         """Counts the episodes and steps in `steps`, the next recorded steps of an evaluation (NumPy arrays ``[T, B]``).
-        Returns a mask, bool ``[T, B]``: False for steps after the requested number of episodes or steps, which the
-        evaluation does not include.
+        Returns a mask, bool ``[T, B]``, of the steps that the evaluation includes. The mask is False after the
+        requested number of steps, or in each environment after its share of the requested episodes.
         """
         ended = np.asarray(steps.ended)
         if self._quota is None:

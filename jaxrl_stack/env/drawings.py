@@ -1,6 +1,7 @@
-"""Drawing of video frames (uint8 RGB) for environments without a renderer, without a window or a plotting library.
-Frames show the states of gymnax's classic control environments and of MuJoCo models, and the observations of other
-environments.
+"""Drawing of video frames (uint8 RGB) for environments without a renderer. Needs no window and no plotting library.
+
+Frames show the states of gymnax's classic control environments and of MuJoCo models. For other environments, they show
+the observations.
 """
 
 from __future__ import annotations
@@ -228,8 +229,8 @@ def observation(obs: Any, space: gym.Space, named_by: gym.Space | None = None) -
 
 
 def _parts(named_by: gym.Space, space: gym.Space) -> tuple[tuple[str, int], ...]:
-    """Returns the groups of bars in the chart of an observation, ``(name, number of bars)``: one group for each key of
-    a Dict space or entry of a Tuple space. If `named_by` does not define such groups for all bars, each bar is a group,
+    """Returns the groups of bars in the chart of an observation, ``(name, number of bars)``: one group for each key or
+    entry of `named_by`, if it is a Dict or Tuple space with as many numbers as `space`. Otherwise, each bar is a group,
     named by its index.
     """
     num_bars = gym.spaces.flatdim(space)

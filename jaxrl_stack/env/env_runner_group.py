@@ -571,8 +571,8 @@ class EnvRunnerGroup:
         timeout_seconds: float | None,
         also: Sequence[Any] = (),
     ) -> list[Any]:
-        """Waits until at least one sampling call of `request` has finished. Returns the samples of all calls that have
-        finished by then.
+        """Waits until at least one sampling call that `request` sent has finished. Returns the samples of all calls
+        that have finished by then.
 
         Without actors, the local runner samples in this call, with `func`, `share` and `keep_remote`; pass the same
         values as to `request`.
@@ -696,8 +696,8 @@ class EnvRunnerGroup:
             for name, value in (("policies", policies), ("to_worker_indices", to_worker_indices)):
                 if value is not None:
                     raise ValueError(
-                        f"sync_weights(with_requests=True, {name}={value!r}) is not supported with a state "
-                        "server, because all actors fetch the same, complete state from it. "
+                        f"sync_weights(with_requests=True, {name}={value!r}) is not supported with "
+                        "use_env_runner_state_server=True: all actors fetch the same, complete state from the server. "
                         f"Leave out {name}=, or set with_requests=False."
                     )
         source = from_worker_or_learner_group
@@ -729,8 +729,8 @@ class EnvRunnerGroup:
         self._send_state(state, to_worker_indices, timeout_seconds, with_requests=with_requests)
 
     def sync_local_env_runner(self) -> None:
-        """Loads the weights from the last ``sync_weights(with_requests=True)`` into the local runner, if they are not
-        loaded yet.
+        """Loads the weights that ``sync_weights(with_requests=True)`` stored for the local runner, together with its
+        `more_state`. Does nothing if they are already loaded.
         """
         if self._local is not None and self._for_local is not None:
             self._local.set_state(self._for_local)
@@ -738,7 +738,7 @@ class EnvRunnerGroup:
 
     def _refs_of_modules(self) -> frozenset[str]:
         """Returns the names of the weight arrays in the runners' modules. The first call requests them from the local
-        runner, or without one from a healthy actor; later calls return the cached result.
+        runner, or from a healthy actor if the group has no local runner. Later calls return the cached result.
         """
         if self._module_refs is None:
             answers = self.foreach_env_runner(module_refs, remote_worker_ids=self.healthy_env_runner_ids()[:1])
@@ -953,8 +953,8 @@ class EnvRunnerGroup:
 
     def _note_failure(self, actor_id: int, error: Exception) -> None:
         """Restarts or drops an actor that raised an exception while sampling. Raises the exception instead if the
-        config tolerates no failures, if too many failures occurred in a row, or if the failure came before the group's
-        first sample and before this actor's first env step.
+        config tolerates no failures, or if neither the group has a sample nor this actor has made an env step yet.
+        Raises `ConsecutiveFailuresError` after too many failures in a row.
         """
         policy = self._recovery.policy
         if isinstance(error, NotRestoredError):
@@ -982,8 +982,8 @@ class EnvRunnerGroup:
 
 
 def merges_env_runner_states(config: AlgorithmConfig) -> bool:
-    """Whether the runners' connectors merge their running statistics, as ``merge_env_runner_states`` specifies. With
-    "training_only", runners for training do, and runners for evaluation do not.
+    """Whether the running statistics of the runners' connectors are merged, as the setting ``merge_env_runner_states``
+    specifies. "training_only" merges the statistics of training runners, but not the statistics of evaluation runners.
     """
     wanted = config.merge_env_runner_states
     return not config.in_evaluation if wanted == "training_only" else bool(wanted)
@@ -1039,8 +1039,8 @@ def _stepped(runner: EnvRunner) -> bool:
 
 def _split_list(value: Any, has_local: bool) -> tuple[Any, Any]:
     """Splits an argument of a call to all runners into ``(value for the local runner, value for the actors)``. The
-    first entry of a list is for the local runner, the other entries are for the actors. Both get any other value, and
-    both get the whole list if `has_local` is False.
+    first entry of a list is for the local runner, the other entries are for the actors. A value that is no list is for
+    both. If `has_local` is False, the actors get the whole list.
     """
     if value is None or callable(value) or isinstance(value, str | dict) or not has_local:
         return value, value

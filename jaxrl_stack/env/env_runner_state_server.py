@@ -36,8 +36,8 @@ class EnvRunnerStateServer:
                 self._state = state
 
     def clear(self) -> None:
-        """Removes the stored env runner state. The `EnvRunnerGroup` calls this method if it sends another state, which
-        may have older weights, to the runners directly.
+        """Removes the stored env runner state, so that runners do not fetch it any more, and the next `push` may have
+        older weights. `EnvRunnerGroup` calls this method when it sends another state to the runners directly.
         """
         with self._lock:
             self._state = None

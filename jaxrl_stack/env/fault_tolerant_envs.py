@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 
 
 class _Failures:
-    """Context manager around calls of environments, ``with failures: environment.step(...)``. Stores an exception that
-    such a call raises, to distinguish failures of environments from errors in other code.
+    """Context manager around calls of environments, ``with failures: environment.step(...)``. Stores the exception of
+    the block, so that a later handler knows that an environment failed, not other code.
     """
 
     last: BaseException | None = None
@@ -439,8 +439,8 @@ class FaultTolerantEnvs:
             self._failures_in_a_row = {i: n for i, n in self._failures_in_a_row.items() if i not in sampled}
 
     def tolerate_in_attempt(self, error: BaseException, num_failures: int) -> bool:
-        """Decides whether sampling is repeated after a failed attempt. If environments failed, the next reset replaces
-        them.
+        """Decides whether sampling is repeated after a failed attempt. If an environment failed, marks it for
+        replacement by the next reset; if it is unknown which one failed, marks all.
 
         Args:
             error: Exception from an attempt.
@@ -459,9 +459,13 @@ class FaultTolerantEnvs:
         return True
 
     def _tolerate(self, error: Exception, failures: int, what_is_dropped: str) -> None:
-        """Counts a tolerated exception of an environment, and logs it unless it is a `StepFailedRecreateEnvError`.
-        Raises the exception if the config tolerates no failures. Before the first successful step, raises every
-        exception but `StepFailedRecreateEnvError`. Raises `ConsecutiveFailuresError` after too many failures in a row.
+        """Counts and logs a tolerated exception of an environment. A `StepFailedRecreateEnvError` is counted, but not
+        logged.
+
+        Raises:
+            Exception: The given `error`, if the config tolerates no failures, or if no step of the environments has
+                succeeded yet and `error` is no `StepFailedRecreateEnvError`.
+            ConsecutiveFailuresError: If there were too many failures in a row.
         """
         is_known = isinstance(error, StepFailedRecreateEnvError)
         runner = f"EnvRunner {self.worker_index}"
@@ -512,8 +516,8 @@ class FaultTolerantEnvs:
 
 
 def _fits(form: tuple[int, gym.Space, gym.Space], other: tuple[int, gym.Space, gym.Space]) -> bool:
-    """Whether modules that were built for one vector of environments can act in another one. `form` and `other`
-    describe the two vectors: ``(num_envs, observation space, action space)``.
+    """Whether modules that were built for the vector of environments `form` can act in the vector `other`. Both
+    arguments are tuples ``(num_envs, observation space, action space)``.
     """
     (num_envs, observations, actions), (other_num_envs, other_observations, other_actions) = form, other
     # Bounds of actions are what actions are scaled to.

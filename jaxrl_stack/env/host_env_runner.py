@@ -149,8 +149,8 @@ class HostEnvRunner(EnvRunner):
         elif spaces is None:
             raise ValueError(
                 f"{type(self).__name__}(worker_index={worker_index}) creates no environments, because "
-                f"{self.num_workers} actors create them, and needs spaces=. Pass spaces=runner.get_spaces() of a "
-                "runner with environments, or set env_runners(create_env_on_local_worker=True)."
+                f"{self.num_workers} actors create them. It therefore needs spaces=. Pass spaces=runner.get_spaces() "
+                "of a runner with environments, or set env_runners(create_env_on_local_worker=True)."
             )
         self.make_module()
         if self._envs.replayable is not None:
@@ -332,7 +332,8 @@ class HostEnvRunner(EnvRunner):
         """Resets the runner to a new config, with new callbacks, connectors and episodes. Only settings that are
         arguments of compiled programs may differ from the previous config, so that nothing is compiled again.
 
-        The weights stay as they are until others are set; callbacks and connectors are new objects.
+        The weights stay as they are until others are set; callbacks and connectors are new objects. If `env` or
+        ``env_config`` of the runner's own config was changed (see `make_env`), environments are created again.
         """
         has_task = config.is_same(self.config, "env", "env_config")
         self.config = config.copy(copy_frozen=False)
@@ -630,11 +631,11 @@ class HostEnvRunner(EnvRunner):
         """Hook for subclasses, called with the episodes that `sample` returns."""
 
     def _note_block(self, recording: Any) -> None:
-        """Hook for subclasses: `sample_block` passes the steps that it has recorded (`recording`)."""
+        """Hook for subclasses, called by `sample_block` with the steps that it recorded."""
 
     def _part_of(self, recording: RolloutRecording, layouts: Layouts | None) -> Part:
-        """Converts recorded steps to a `Part` of a train batch, which contains the arrays of each module and the
-        numbers of env steps and agent steps.
+        """Converts recorded steps to a `Part` of a train batch: the arrays of each module, and the numbers of env
+        steps and agent steps.
         """
         # Layouts of agents that wait have whole observations.
         resets = None if recording.resets is None else recording.resets[: recording.num_steps]
@@ -668,9 +669,9 @@ class HostEnvRunner(EnvRunner):
         return times if vector is not None and vector.steps_in_turn else NO_STEP_TIMES
 
     def take_metrics(self) -> dict[str, Any]:
-        """Returns the metrics logged since the last call, for `MetricsLogger.aggregate`. Call it after the other
-        ``take_...`` methods: this method also logs the step counts that `take_agent_steps` returns as metrics, and then
-        clears these counts.
+        """Returns the metrics logged since the last call, for `MetricsLogger.aggregate`. Call this method after the
+        other ``take_...`` methods, because it clears the step counts that `take_agent_steps` returns: it logs them as
+        metrics first.
         """
         return self._counts.take_logged()
 
@@ -706,7 +707,7 @@ class HostEnvRunner(EnvRunner):
 
     def acting_parts_for(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
         """Returns ``(all modules, env-to-module pipeline, module-to-env pipeline)``, with the pipelines of the given
-        module. If this module controls no agent, the pipelines are the ones of the first module that controls an agent.
+        module. A module that controls no agent uses the pipelines of the first module that controls an agent.
         """
         return self.acting_parts_of_modules().get(module_id) or self.acting_parts()
 
@@ -777,7 +778,7 @@ class HostEnvRunner(EnvRunner):
 
     def _note_not_restored(self, number: int) -> None:
         """Adds `number` to `num_episodes_not_restored`, the total number of environments that started new episodes
-        because their saved episodes could not be restored. Logs it as a metric, too.
+        because their saved episodes could not be restored. Also logs `number` as a metric.
         """
         self.num_episodes_not_restored += number
         self.metrics.log_value("num_episodes_not_restored", number, reduce="lifetime_sum")
@@ -826,8 +827,8 @@ class HostEnvRunner(EnvRunner):
             self._continue_episodes(state.get(_RUNNING_EPISODES))
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns the constructor arguments for a copy of this runner: it has the same config and worker index, and
-        creates new environments.
+        """Returns the constructor arguments for another runner with the same config and worker index, which creates new
+        environments.
         """
         return (), {
             "config": self.config.for_checkpoints(*self._connectors.pipelines.of_config()),

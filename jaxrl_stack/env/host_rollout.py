@@ -63,8 +63,8 @@ class HostRollout:
 
     @property
     def has_episodes(self) -> bool:
-        """Always True: the recorded steps contain everything that episode objects consist of, so that the environments
-        need no reset first.
+        """Always True: recorded steps contain everything that episode objects consist of. So `EnvRunner.sample` need
+        not reset the environments first.
         """
         return True
 
@@ -279,7 +279,8 @@ class HostRollout:
 
     def _begin_watch(self) -> ObservationWatch | None:
         """Prepares the check of observations for values outside of their space. Returns the `ObservationWatch` that
-        checks each step, or None if all steps are checked together after recording, or if checks are disabled.
+        checks each step. Returns None if all steps are checked together after recording, or if no check is needed or
+        allowed (``disable_env_checking``).
         """
         watch = self._watch
         if watch is None:
@@ -290,8 +291,8 @@ class HostRollout:
         return watch if sees_steps else None
 
     def _out_of_range(self, recording: Any, *, saw_steps: bool) -> Sequence[OutOfRange]:
-        """Returns an `OutOfRange` (step, environment, message) for each recorded observation value that is outside of
-        its space.
+        """Returns the `OutOfRange` reports (step, environment, problem) of the recorded observations, by step. Numbers
+        outside of the bounds of a `Box` are not reported: they only cause a notice.
         """
         if self._watch is None:
             return ()
