@@ -757,7 +757,7 @@ MODULES = [
     case("initializer-number", model_config(fcnet_kernel_initializer=3), ValueError, "fcnet_kernel_initializer=", "3", "the name of an initializer"),
     case("shared-layers-text", model_config(vf_share_layers="yes"), ValueError, "vf_share_layers=", "'yes'", "True or False"),
     case("log-std-clip", model_config(log_std_clip_param=-1), ValueError, "log_std_clip_param=", "-1", "at least 0"),
-    case("log-std-of-choices", changed(lambda c: c.rl_module(model_config={"free_log_std": True})), ValueError, "free_log_std=True", "Discrete(2)", "set it to False"),
+    case("log-std-of-choices", changed(lambda c: c.rl_module(model_config={"free_log_std": True})), ValueError, "free_log_std=True", "Discrete(2)", "Set free_log_std=False"),
     case("lstm-width", model_config(lstm_cell_size=0), ValueError, "lstm_cell_size", "=0", "at least 1"),
     case("obs-key-number", model_config(policy_obs_key=3), ValueError, "policy_obs_key=", "3", "a key of the observations, such as 'state'"),
     case("obs-keys-twice", model_config(value_obs_key=["state", "state"]), ValueError, "value_obs_key=", "['state', 'state']", "a list of different keys"),

@@ -312,7 +312,7 @@ def test_gaussian_policies():
 def test_default_module_refuses_unknown_settings_and_missing_spaces():
     with pytest.raises(ValueError, match="'framestack'"):
         ppo_spec(model_config={"framestack": True}).build()
-    with pytest.raises(ValueError, match="PPOCatalog got observation_space=None.*pass both"):
+    with pytest.raises(ValueError, match="PPOCatalog got observation_space=None.*Pass both"):
         DefaultPPORLModule()
 
     class Mine(DefaultPPORLModule):

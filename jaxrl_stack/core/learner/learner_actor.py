@@ -140,7 +140,8 @@ class LearnerActor:
     def update(
         self, data: UpdateData, arguments: dict[str, Any], *, wants_state: bool = False, wants_weights: bool = False
     ) -> Answer:
-        """Updates the Learner on its part of the data, and returns metrics and, on request, state and weights.
+        """Updates this actor's Learner with `data`, the data for one learner. Returns metrics and number of updates; on
+        request also the learner's state and the weights for env runners.
 
         Args:
             data: `TrainingData` for `Learner.update`; rows for `Learner.update_rows`; other steps for

@@ -64,7 +64,9 @@ class LearnerCheckpoint:
         learner = self._learner
         unknown = [name for name in state if name not in STATE_COMPONENTS]
         if unknown:
-            raise ValueError(f"Unknown components {unknown} of a Learner. Use components of {list(STATE_COMPONENTS)}.")
+            raise ValueError(
+                f"Unknown components {unknown} in Learner.set_state(state). Use components of {list(STATE_COMPONENTS)}."
+            )
         current = jax.device_get(host_view(learner.state))
         if "rl_module" in state:
             params, rest = self._with_module_states(state["rl_module"])

@@ -15,7 +15,7 @@ STATE_COMPONENTS = ("rl_module", "optimizer", "extra", "connector", "host_connec
 @struct.dataclass
 class LearnerState:
     """State of a Learner: parameters and other module state, states of optimizers, algorithm and connectors, counters
-    and PRNG key. It is replicated over devices, and every update donates its buffers.
+    and PRNG key. The state is replicated over devices, and every update donates buffers of the old state.
 
     Attributes:
         params: Trained parameters, ``{ref: array}`` with ``ref = "module_id/path/to/leaf"``.

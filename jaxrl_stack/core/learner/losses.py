@@ -1,4 +1,6 @@
-"""Function from a minibatch to its losses, the JAX trace of this function, and the columns that the losses read."""
+"""Losses of a minibatch: `Losses` computes them; `TracedLosses` replays a JAX trace of the computation, and lists the
+columns that the losses read.
+"""
 
 from __future__ import annotations
 
@@ -143,8 +145,8 @@ class Losses:
 
 
 def loss_is_linear(learner: Learner) -> bool:
-    """Whether the learner declares that its loss is a linear function of means over rows: by
-    ``loss_is_linear_in_means = True`` in the class that defines the loss, or in a class derived from that class.
+    """Whether the learner's class declares, by ``loss_is_linear_in_means = True``, that its loss is a linear function
+    of means over rows. A subclass that overrides the loss must set the attribute again.
 
     False if a module is self-supervised, since its loss is not the learner's.
     """

@@ -165,9 +165,9 @@ class MinibatchRecords:
         return {mid: own * counts[mid] for mid, own in found.items()}, rest
 
     def _shown(self, module_id: ModuleID, rows: jax.Array, index: jax.Array | None) -> Record:
-        """Returns entries of a minibatch's debugging record for the rows at the positions `rows` in the minibatch: the
-        indices that locate each row (item, shard, and step if an item has several rows; for sampled blocks also time
-        step and index on axis B), and the row's columns without the loss mask, PRNG keys and large arrays.
+        """Returns the places and columns of the rows at the positions `rows` in a minibatch, for the minibatch's
+        debugging record. A place is given by item and shard, and by the step if an item has several rows; for sampled
+        blocks also by time step and index on axis B. The loss mask, PRNG keys and large arrays are left out.
 
         Args:
             module_id: The module.
@@ -223,8 +223,8 @@ def _norm(x: jax.Array) -> jax.Array:
 
 
 def _taken(column: Any, shard: jax.Array, item: jax.Array) -> Any:
-    """Gathers k entries of a column ``[S, N, ...]`` (S shuffle shards of N items), or k frame-stacked observations.
-    Entry i is item ``item[i]`` of shard ``shard[i]``.
+    """Gathers k entries of a column ``[S, N, ...]`` (S shuffle shards of N items): entry i is item ``item[i]`` of shard
+    ``shard[i]``. If the column has single frames (`FrameRows`), the entries are frame-stacked observations.
     """
     if isinstance(column, FrameRows):
         return jax.vmap(lambda s, i: jax.tree.map(lambda x: x[s], column).take(i[None])[0])(shard, item)

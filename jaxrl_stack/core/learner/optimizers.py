@@ -33,8 +33,8 @@ times fewer operations for a network of a dozen leaves."""
 
 
 def is_elementwise(factory: Any) -> bool:
-    """Whether a factory is known to build optimizers that update each parameter entry independently:
-    `ELEMENTWISE_OPTIMIZERS` contains the factory, or the function inside a `functools.partial`.
+    """Whether an optimizer factory is in `ELEMENTWISE_OPTIMIZERS`, the factories whose optimizers update each parameter
+    entry independently. If the factory is a `functools.partial`, its function is looked up.
     """
     return (factory.func if isinstance(factory, functools.partial) else factory) in ELEMENTWISE_OPTIMIZERS
 
@@ -85,8 +85,8 @@ class RegisteredOptimizer:
         return self.factory(jnp.float32(0.0)).init(_laid_end_to_end(own) if self.is_flat else own)
 
     def step(self, lr: Any, gradients: ParamDict, state: Any, params: ParamDict) -> tuple[ParamDict, Any]:
-        """Makes one optimizer step on the optimizer's parameters. Non-finite gradient entries are replaced by finite
-        numbers.
+        """Replaces non-finite gradient entries by finite numbers (`jnp.nan_to_num`), then makes one optimizer step on
+        the parameters of this optimizer.
 
         Args:
             lr: Current learning rate, float32 scalar; None if the optimizer has no rate.

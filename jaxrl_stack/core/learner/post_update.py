@@ -68,8 +68,8 @@ def _plain(state: LearnerState) -> LearnerState:
 
 
 def accepts_both_forms(hook: Callable[..., Any], owner: type) -> Callable[..., Any]:
-    """Wraps a `post_update` hook so that ``super().post_update(...)`` works in both forms of overrides: overrides that
-    return ``(state, metrics)``, and overrides that return only the state.
+    """Wraps a `post_update` hook, which returns ``(state, metrics)`` or only the state. Subclasses can then use the
+    result of ``super().post_update(...)`` in both forms: as a pair, or as a state.
 
     Args:
         hook: A class's `post_update`, in one of the forms.

@@ -28,8 +28,8 @@ the training program."""
 
 
 class RecordingPrograms:
-    """Variant of `UpdatePrograms` that records the minibatches of each update. Before the training program, a recording
-    program makes the same update with a copy of the state.
+    """Variant of `UpdatePrograms` that also records the minibatches of each update for debugging. Before the training
+    program runs, another program makes the same update with a copy of the state and returns the record.
 
     The new state comes from the training program, so that its bits do not depend on the recording.
 
@@ -48,14 +48,14 @@ class RecordingPrograms:
         return getattr(self._programs, name)
 
     def of_blocks(self, plan: UpdatePlan, blocks: Mapping[ModuleID, Block]) -> Callable[..., Any]:
-        """Returns a function that makes an update from sampled blocks and records the update's minibatches; see
-        `UpdatePrograms.of_blocks`.
+        """Returns a function that makes an update from sampled blocks and passes a debugging record of the update's
+        minibatches to a callback; see `UpdatePrograms.of_blocks`.
         """
         return self._recorded(self._programs.of_blocks(plan, blocks), self._whole(plan, self._recorder))
 
     def of_batch(self, batch: PaddedRows) -> Callable[..., Any]:
-        """Returns a function that makes an update from padded rows and records the update's minibatches; see
-        `UpdatePrograms.of_batch`.
+        """Returns a function that makes an update from padded rows and passes a debugging record of the update's
+        minibatches to a callback; see `UpdatePrograms.of_batch`.
         """
         most = max((int(np.max(counts.num_steps)) for counts in batch.row_counts), default=None)
         recorder = dataclasses.replace(self._recorder, most_minibatches=most)
@@ -63,8 +63,8 @@ class RecordingPrograms:
         return self._recorded(self._programs.of_batch(batch), function, most, num_mapped=len(batch.row_counts))
 
     def of_rows(self) -> Callable[..., Any]:
-        """Returns a function that makes an update with one gradient step on all rows and records it as one minibatch;
-        see `UpdatePrograms.of_rows`.
+        """Returns a function that makes an update with one gradient step on all rows and passes a debugging record
+        of this step to a callback; see `UpdatePrograms.of_rows`.
         """
         learner, recorder = self._learner, self._recorder
 
@@ -84,8 +84,8 @@ class RecordingPrograms:
     def _recorded(
         self, training: Any, function: Callable[..., Any], most_minibatches: int | None = None, *, num_mapped: int = 0
     ) -> Callable[..., Any]:
-        """Returns a function that first calls the recording program with a copy of the state, then the training program
-        with the state.
+        """Returns a function that makes an update twice: first with a copy of the state, in a program that records the
+        minibatches for debugging, then with the state, in the training program.
         """
         key = (id(training), most_minibatches)
         if key not in self._compiled:

@@ -130,8 +130,8 @@ def checked_block(module_id: str, block: Block, modules: MultiRLModule, plan: Up
     """
     if module_id not in modules:
         raise ValueError(
-            f"The experience has an unknown module {module_id!r}. Use only the modules of this learner, "
-            f"{list(modules)}."
+            f"update_block(experience) got sampled steps of the unknown module {module_id!r}. Use only the modules of "
+            f"this learner, {list(modules)}."
         )
     block.check_shapes(module_id, modules[module_id])
     num_columns = block.size

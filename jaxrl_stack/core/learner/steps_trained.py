@@ -59,7 +59,8 @@ def lifetime_env_steps(timesteps: Mapping[str, Any] | int | None) -> int:
     steps = timesteps.get("num_env_steps_sampled_lifetime", 0) if isinstance(timesteps, Mapping) else timesteps
     if not (steps is None or isinstance(steps, int | np.integer)):
         raise TypeError(
-            f"timesteps={timesteps!r} must be a number of env steps, or {{'num_env_steps_sampled_lifetime': number}}."
+            f"The argument timesteps={timesteps!r} of a Learner's update or evaluation must be a number of env steps, "
+            "or {'num_env_steps_sampled_lifetime': number}."
         )
     return int(steps or 0)
 
@@ -115,8 +116,8 @@ def trained_in_each(
     forms: Mapping[str, Form],
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
-    """Returns, for updates of equal size, the number of rows on which each update trains each module. Batch sizes
-    determine these numbers; see `Learner.training_counts`.
+    """Returns, for each module, the numbers of rows (per gradient step, and in total) on which a single update trains
+    the module. They follow from the batch size, which is equal in all updates; see `Learner.training_counts`.
     """
     columns = num_columns or dict.fromkeys(modules, 1)
     amounts = {mid: amount_of_block(forms.get(mid, RowForm()), num_steps, columns[mid]) for mid in modules}
@@ -156,8 +157,8 @@ class StepsTrained:
     num_updates: int = 0
 
     def count(self, trained_on: Mapping[str, TrainedOn], num_updates: int) -> None:
-        """Adds the rows that one update has used to the lifetime counters; `num_updates` is the learner's number of
-        updates afterwards.
+        """Increases the lifetime counters by the numbers of rows on which one update has trained. `num_updates` is the
+        learner's number of updates after this update.
         """
         for name in (*trained_on, ALL_MODULES):
             used = trained_on[name].num_steps if name in trained_on else env_steps(trained_on)
@@ -165,7 +166,7 @@ class StepsTrained:
         self.num_updates = num_updates
 
     def add(self, steps: Mapping[str, int], num_updates: int) -> None:
-        """Adds the rows that several updates have used to the lifetime counters.
+        """Increases the lifetime counters by the numbers of rows on which several updates have trained.
 
         Args:
             steps: Numbers of steps on which these updates together have trained modules, by module.

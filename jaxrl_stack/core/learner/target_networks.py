@@ -38,8 +38,8 @@ class TargetNetworkUpdates(Learner):
     shared_extra: tuple[str, ...] = (LAST_TARGET_UPDATE, TARGET_UPDATES)
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """Returns the initial counters of target updates: env steps at the last target update, and number of updates,
-        by module.
+        """Returns the initial extra state with two counters for each module with target networks, both zero: sampled
+        env steps at the last target update, and number of target updates.
         """
         return {
             **super().initial_extra_state(),
@@ -79,8 +79,8 @@ class TargetNetworkUpdates(Learner):
         return q_learning.target_update_due(state.timesteps, last, self.env_steps_between_target_updates(module_id))
 
     def env_steps_between_target_updates(self, module_id: str) -> int:
-        """Returns the minimum number of sampled env steps between target updates of a module; 0: targets are updated
-        after every update.
+        """Returns the minimum number of sampled env steps between two updates of a module's target networks. If 0, the
+        target networks are updated after every update of the learner.
         """
         return self.config_for(module_id).target_network_update_freq
 

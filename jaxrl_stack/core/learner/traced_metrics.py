@@ -139,8 +139,8 @@ class TracedMetrics:
         function: Callable[[RunningStatistics], jax.Array | dict[str, jax.Array]],
         statistics: RunningStatistics,
     ) -> None:
-        """Logs the metric ``function(statistics)``. The argument `statistics` has the mean and variance of a value over
-        the rows of a minibatch. The result of an update has the metric of the last minibatch.
+        """Logs the metric ``function(statistics)``, where `statistics` are the mean and variance of a value over the
+        rows of a minibatch. An update reports only the last minibatch's value of the metric.
 
         The statistics of all parts of a minibatch and of all devices are merged first.
 
@@ -202,8 +202,8 @@ class Metrics:
         return {path: (how, next(numbers[how] if isinstance(how, str) else statistics)) for path, how in self.entries}
 
     def _with(self, numbers: Mapping[str, Any], statistics: Any = None) -> Metrics:
-        """Returns a copy of these metrics in which `numbers` replaces some of the values, and `statistics`, if given,
-        all of the statistics.
+        """Returns a copy of these metrics with new values. `numbers`, ``{reduction: arrays}``, replaces the values of
+        metrics with these reductions; `statistics`, if given, replaces all statistics.
         """
         statistics = self.statistics if statistics is None else statistics
         return dataclasses.replace(self, numbers={**self.numbers, **numbers}, statistics=statistics)
@@ -231,14 +231,15 @@ class Metrics:
 
     @property
     def averages(self) -> dict[str, tuple[jax.Array, ...]]:
-        """Values of the metrics that are averaged over devices, ``{reduction: arrays}``; they can be part of the
-        gradients' all-reduce.
+        """Values of all metrics that are averaged over devices (with the reductions "last" and "mean"), ``{reduction:
+        arrays}``. One all-reduce can average them together with the gradients.
         """
         return {how: x for how, x in self.numbers.items() if how in _AVERAGED}
 
     def statistics_in_slots(self, axis_name: str | None) -> tuple[RunningStatistics, ...]:
-        """Returns the statistics (mean, variance) of logged values with an axis of devices, ``[D, ...]``: this device's
-        values at its index and zeros elsewhere, so that a sum over devices collects the values of all.
+        """Returns the statistics (mean, variance) of logged values with an additional axis of D devices, ``[D, ...]``:
+        this device's values at the index of the device, and zeros elsewhere. A sum over devices then contains the
+        values of all devices.
 
         The sum can join an existing all-reduce. A separate all-reduce takes tens of microseconds, even if it is small.
         """
@@ -250,8 +251,8 @@ class Metrics:
         )
 
     def exchanged(self, averages: Mapping[str, Any], slots: tuple[RunningStatistics, ...]) -> Metrics:
-        """Returns a copy of these metrics in which the given results of an all-reduce over devices replace `averages`
-        and `statistics_in_slots`.
+        """Returns a copy of these metrics with results of an all-reduce over devices: the means of the property
+        `averages`, and the sums of `statistics_in_slots()`.
         """
         return self._with(averages, slots)
 
@@ -264,8 +265,8 @@ class Metrics:
         return self._with(numbers, jax.tree.map(lambda x: x[-1], self.statistics))
 
     def before_minibatches(self) -> tuple[Metrics, dict[str, tuple[jax.Array, ...]]]:
-        """Returns the initial carry of a loop that reduces metrics over minibatches: empty metrics, and the rounding
-        errors of their sums.
+        """Returns the initial carry of a loop that reduces metrics over minibatches: empty metrics (see `nothing`), and
+        zeros as the rounding errors of the sums so far.
         """
         start = self.nothing()
         return start, {how: own for how, own in start.numbers.items() if how in ("mean", "sum")}
@@ -387,7 +388,7 @@ def raise_if_not_finite(metrics: Mapping[MetricKey, Any], iteration: int | str) 
     _, module_id, tensor = min(found, key=lambda path: path[-1] != "loss")
     raise FloatingPointError(
         f"Non-finite {tensor} in module {module_id!r}, iteration {iteration}. Check rewards and observations of the "
-        f"env, lower lr, or set grad_clip; debugging(disable_jit=True) runs the same code step by step."
+        f"env, lower lr, or set grad_clip. To inspect values, run without compilation: debugging(disable_jit=True)."
     )
 
 

@@ -45,8 +45,8 @@ class TrainingData:
 
     @property
     def num_steps(self) -> int | None:
-        """Number of steps in the episodes, or of rows in the batches; None for Ray references and data iterators. For a
-        batch, the module with the most rows counts.
+        """Number of steps in the episodes, or of rows in the batches; in each batch, only the rows of the module with
+        the most rows are counted. None for Ray references and data iterators.
         """
         if self.episodes is not None:
             return sum(len(episode) for episode in self.episodes)

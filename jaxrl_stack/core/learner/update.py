@@ -201,8 +201,8 @@ class Update:
         return trains_nothing(learner.policies_to_train, trained)
 
     def _items(self, module_id: ModuleID, data: Block | Items, plan: UpdatePlan) -> Items:
-        """Converts a module's sampled steps (a `Block`) to `Items`, from which minibatches are drawn; returns `Items`
-        unchanged.
+        """Converts a module's sampled steps (a `Block`) to `Items`, from which minibatches are drawn. If `data` is an
+        `Items` already, returns it unchanged.
         """
         if isinstance(data, Items):
             return data
@@ -213,8 +213,8 @@ class Update:
         )
 
     def _as_connectors_take_them(self, blocks: Mapping[ModuleID, Block]) -> dict[ModuleID, Block]:
-        """Converts single frames in sampled steps to frame-stacked observations, unless connectors and minibatches can
-        read single frames.
+        """If connectors or minibatches cannot read single frames, converts single frames in sampled steps to
+        frame-stacked observations.
 
         Frames are kept if all their readers accept them: connectors and minibatches of single rows do, but the hook
         `Learner.pre_update`, losses that need steps in order, and recurrent modules do not.
@@ -514,8 +514,9 @@ class Update:
 
 
 def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> Mapping[ModuleID, Block]:
-    """If the block of at least one module requires single rows, returns blocks from which minibatches draw single rows
-    of all modules, not whole env steps with the rows of all agents. Otherwise returns the blocks unchanged.
+    """If the block (sampled steps) of at least one module requires minibatches of single rows, converts all modules'
+    blocks to this form. Otherwise returns the blocks unchanged; minibatches may then draw whole env steps, each with
+    the rows of all agents.
 
     A block requires single rows if it has a mask, or if the number of rows that a minibatch takes from each shuffle
     shard is not a multiple of the number of agents. Unchanged blocks may differ: minibatches may draw whole env steps

@@ -113,7 +113,7 @@ class UpdateProgram:
         return shards.reshape(-1, *shards.shape[2:])
 
     def _split(self, state: LearnerState) -> tuple[LearnerState, dict[str, Any]]:
-        """Splits a learner state: returns ``(state without parameters and PRNG keys, the removed PRNG keys)``.
+        """Returns a learner state without parameters and PRNG keys, and the PRNG keys, as ``(state, keys)``.
 
         A key that a program takes and returns costs as much time as several arrays. Keys rarely change: programs derive
         their random numbers from them and from the number of updates.
@@ -124,7 +124,7 @@ class UpdateProgram:
 
 
 def _joined(params: Any, others: LearnerState, keys: Mapping[str, Any]) -> LearnerState:
-    """Joins parameters, the other entries of a learner state, and PRNG keys to a learner state; inverse of
+    """Returns a complete learner state from parameters, PRNG keys, and a state without both; inverse of
     `UpdateProgram._split`.
     """
     return dataclasses.replace(others, params=params, rest={**others.rest, **keys["rest"]}, key=keys["key"])
@@ -136,8 +136,8 @@ def fetched(metrics: Flat | None) -> dict[MetricKey, Any]:
 
 
 def as_arrays(batch: Any, is_eager: bool) -> Any:
-    """Converts NumPy arrays to JAX arrays if nothing is compiled (``disable_jit``); a compiled program does so
-    itself.
+    """Converts NumPy arrays to JAX arrays if nothing is compiled (``disable_jit``); a compiled program converts
+    its NumPy arguments itself.
     """
     return jax.tree.map(jnp.asarray, batch) if is_eager else batch
 

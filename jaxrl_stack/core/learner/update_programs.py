@@ -1,4 +1,6 @@
-"""Compiled programs that a Learner calls with data in host memory, and recovery from failed calls."""
+"""Compiled programs (updates, connectors, evaluation) that a Learner calls with data in host memory, and recovery from
+failed calls.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class UpdatePrograms:
-    """Compiled programs that a Learner calls with data in host memory.
+    """Compiled programs (updates, connectors, evaluation) that a Learner calls with data in host memory.
 
     A program is compiled at the first call with data of its shapes, and stored. After a change of the learner
     pipeline's connectors, programs are compiled again. Programs that update donate the learner's state, and snapshots
@@ -51,8 +53,8 @@ class UpdatePrograms:
     # ---------------------------------------------------------------------------------------------------------- updates
 
     def of_blocks(self, plan: UpdatePlan, blocks: Mapping[ModuleID, Block]) -> UpdateProgram:
-        """Returns the program for updates from sampled blocks with the shapes of `blocks`, columns ``[D, T, B / D,
-        ...]``.
+        """Returns the program for updates from sampled blocks with the shapes of `blocks`; columns are ``[D, T, B / D,
+        ...]`` for D devices.
         """
         return self._of_shapes("blocks", plan, lambda own: own.columns, blocks)
 
@@ -203,14 +205,14 @@ class UpdatePrograms:
         return PaddedRows(items, (row_counts,), plan)
 
     def largest_of_all_learners(self, sizes: dict[str, int]) -> dict[str, int]:
-        """Returns the maximum of each size (such as a number of rows) over joined learners, which need equal shapes
-        because they run one program.
+        """Returns the maximum of each size, such as a number of rows, over joined learners. Joined learners run one
+        program, and therefore need batches of equal shapes.
         """
         return {name: int(everyone.max()) for name, everyone in self.sizes_of_all_learners(sizes).items()}
 
     def sizes_of_all_learners(self, sizes: Mapping[str, int], batch: Any = None) -> dict[str, np.ndarray]:
-        """Exchanges sizes, such as numbers of rows, between joined learners: returns each learner's value of each size.
-        All learners must call it with the same names.
+        """Exchanges sizes, such as numbers of rows, between joined learners. Returns ``{name: sizes of all learners}``,
+        integer arrays. All learners must call this method with the same names.
 
         Args:
             sizes: Sizes of this learner, by name.
@@ -274,8 +276,8 @@ class UpdatePrograms:
                 )
 
     def follow(self, old: LearnerState, new: LearnerState) -> None:
-        """Registers that `new` has replaced the learner's state `old` between two updates. The next update then keeps
-        the last snapshot; after an unregistered change, it would take a new snapshot.
+        """Registers that `new` has replaced the learner's state `old` between two updates. A replacement that is not
+        registered causes the next update to take a new snapshot (copy of the state for recovery from failed updates).
         """
         self._snapshots.renamed(old, new)
 

@@ -135,7 +135,8 @@ def counted_rows(
     num_learners: int,
     axis_name: str | None,
 ) -> dict[Any, CountedRows]:
-    """Counts, for each module, the valid rows (not masked) in the batch and in the minibatches of an update.
+    """Returns statistics of each module's valid rows (not masked) in an update: whether the batch has any, their mean
+    number per gradient step, and their total number over all gradient steps.
 
     Args:
         valid: Valid items, by module.

@@ -53,7 +53,8 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def get_activation(activation: str | Callable[..., Any] | None) -> Callable[[jax.Array], jax.Array]:
-    """Returns the activation function that a setting selects.
+    """Returns the activation function for a setting such as ``fcnet_activation``: a name, a callable, or None for
+    linear.
 
     Args:
         activation: A name ("relu", "leaky_relu", torch.nn's "LeakyReLU", …), a callable array -> array, or

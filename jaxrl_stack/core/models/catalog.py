@@ -1,4 +1,6 @@
-"""Catalogs, which choose encoders, heads and distributions for a pair of spaces and a model config."""
+"""Catalogs, which choose encoders, heads and distributions for an observation space, an action space and a model
+config.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +84,8 @@ class Catalog:
     ):
         if observation_space is None or action_space is None:
             raise ValueError(
-                f"{type(self).__name__} got observation_space={observation_space}, action_space={action_space}: it "
-                "chooses networks by both, so pass both to the RLModule or its spec."
+                f"{type(self).__name__} got observation_space={observation_space}, action_space={action_space}, but "
+                "needs both spaces to choose networks. Pass both to the RLModule or the RLModuleSpec."
             )
         self.observation_space = observation_space
         self.action_space = action_space
@@ -165,7 +167,8 @@ class Catalog:
         free_log_std = self.model_config_dict["free_log_std"]
         if free_log_std and not is_gaussian:
             raise ValueError(
-                f"model_config free_log_std=True needs a Box action space, got {self.action_space}: set it to False."
+                f"model_config free_log_std=True needs a Box action space, got {self.action_space}. "
+                "Set free_log_std=False."
             )
         config_cls = FreeLogStdMLPHeadConfig if free_log_std else MLPHeadConfig
         return config_cls(

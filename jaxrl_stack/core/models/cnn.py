@@ -55,7 +55,9 @@ class Conv(nnx.Module):
 
 
 class ConvTranspose(Conv):
-    """A transposed convolution: zeros between and around the pixels, then a convolution of stride 1 with `kernel`."""
+    """A transposed convolution: inserts zeros between and around the pixels, then applies a convolution of stride 1
+    with `kernel`.
+    """
 
     @staticmethod
     def _fan_in_channels(in_channels: int, channels: int) -> int:

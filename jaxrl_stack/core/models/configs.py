@@ -34,7 +34,7 @@ COMPUTE_DTYPES: dict[str, Any] = {"float32": None, "bfloat16": jnp.bfloat16}
 
 def _layer_dtype(compute_dtype: str) -> Any:
     if compute_dtype not in COMPUTE_DTYPES:
-        raise ValueError(f"compute_dtype={compute_dtype!r}: use one of {list(COMPUTE_DTYPES)}.")
+        raise ValueError(f"Model config with compute_dtype={compute_dtype!r}: use one of {list(COMPUTE_DTYPES)}.")
     return COMPUTE_DTYPES[compute_dtype]
 
 
