@@ -679,8 +679,8 @@ class _Minibatches:
         return lambda step: {mid: of_module(mid, step) for mid in items}
 
     def counted(self) -> dict[ModuleID, CountedRows]:
-        """Counts, for each module, the valid rows (not masked) in the batch and in all minibatches together; ``{}`` if
-        no module's sampled block has masks.
+        """Returns statistics of each module's valid rows (not masked) in this update, see `CountedRows`. If no module's
+        sampled block has masks, returns ``{}``.
 
         Without masks in sampled blocks, the host computes these numbers from batch sizes and masks in host memory.
         """
