@@ -140,8 +140,9 @@ class LearnerActor:
     def update(
         self, data: UpdateData, arguments: dict[str, Any], *, wants_state: bool = False, wants_weights: bool = False
     ) -> Answer:
-        """Updates this actor's Learner with `data`, the data for one learner. Returns metrics and number of updates; on
-        request also the learner's state and the weights for env runners.
+        """Updates the Learner of this actor with `data`, its share of the update's data. Returns metrics (or values
+        per row, see `Answer.rows`) and number of updates; on request also the learner's state and the weights for env
+        runners.
 
         Args:
             data: `TrainingData` for `Learner.update`; rows for `Learner.update_rows`; other steps for

@@ -33,8 +33,8 @@ times fewer operations for a network of a dozen leaves."""
 
 
 def is_elementwise(factory: Any) -> bool:
-    """Whether an optimizer factory is in `ELEMENTWISE_OPTIMIZERS`, the factories whose optimizers update each parameter
-    entry independently. If the factory is a `functools.partial`, its function is looked up.
+    """Whether an optimizer factory is in `ELEMENTWISE_OPTIMIZERS`, factories that are known to build optimizers that
+    update each parameter entry independently. If the factory is a `functools.partial`, its function is looked up.
     """
     return (factory.func if isinstance(factory, functools.partial) else factory) in ELEMENTWISE_OPTIMIZERS
 

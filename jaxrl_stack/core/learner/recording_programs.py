@@ -49,13 +49,13 @@ class RecordingPrograms:
 
     def of_blocks(self, plan: UpdatePlan, blocks: Mapping[ModuleID, Block]) -> Callable[..., Any]:
         """Returns a function that makes an update from sampled blocks and passes a debugging record of the update's
-        minibatches to a callback; see `UpdatePrograms.of_blocks`.
+        minibatches to the callback `add`; see `UpdatePrograms.of_blocks`.
         """
         return self._recorded(self._programs.of_blocks(plan, blocks), self._whole(plan, self._recorder))
 
     def of_batch(self, batch: PaddedRows) -> Callable[..., Any]:
         """Returns a function that makes an update from padded rows and passes a debugging record of the update's
-        minibatches to a callback; see `UpdatePrograms.of_batch`.
+        minibatches to the callback `add`; see `UpdatePrograms.of_batch`.
         """
         most = max((int(np.max(counts.num_steps)) for counts in batch.row_counts), default=None)
         recorder = dataclasses.replace(self._recorder, most_minibatches=most)
@@ -64,7 +64,7 @@ class RecordingPrograms:
 
     def of_rows(self) -> Callable[..., Any]:
         """Returns a function that makes an update with one gradient step on all rows and passes a debugging record
-        of this step to a callback; see `UpdatePrograms.of_rows`.
+        of this step to the callback `add`; see `UpdatePrograms.of_rows`.
         """
         learner, recorder = self._learner, self._recorder
 
@@ -85,7 +85,7 @@ class RecordingPrograms:
         self, training: Any, function: Callable[..., Any], most_minibatches: int | None = None, *, num_mapped: int = 0
     ) -> Callable[..., Any]:
         """Returns a function that makes an update twice: first with a copy of the state, in a program that records the
-        minibatches for debugging, then with the state, in the training program.
+        minibatches for debugging, then with the state, in the training program. Passes the record to `add`.
         """
         key = (id(training), most_minibatches)
         if key not in self._compiled:

@@ -251,8 +251,8 @@ class Metrics:
         )
 
     def exchanged(self, averages: Mapping[str, Any], slots: tuple[RunningStatistics, ...]) -> Metrics:
-        """Returns a copy of these metrics with results of an all-reduce over devices: the means of the property
-        `averages`, and the sums of `statistics_in_slots()`.
+        """Returns a copy of these metrics with results of an all-reduce over devices. The argument `averages` has the
+        means of the property `averages`, and `slots` has the sums of `statistics_in_slots()`.
         """
         return self._with(averages, slots)
 

@@ -515,8 +515,8 @@ class Update:
 
 def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> Mapping[ModuleID, Block]:
     """If the block (sampled steps) of at least one module requires minibatches of single rows, converts all modules'
-    blocks to this form. Otherwise returns the blocks unchanged; minibatches may then draw whole env steps, each with
-    the rows of all agents.
+    blocks, so that minibatches draw single rows of every module. Otherwise returns the blocks unchanged; minibatches
+    may then draw whole env steps, each with the rows of all agents.
 
     A block requires single rows if it has a mask, or if the number of rows that a minibatch takes from each shuffle
     shard is not a multiple of the number of agents. Unchanged blocks may differ: minibatches may draw whole env steps

@@ -276,8 +276,9 @@ class UpdatePrograms:
                 )
 
     def follow(self, old: LearnerState, new: LearnerState) -> None:
-        """Registers that `new` has replaced the learner's state `old` between two updates. A replacement that is not
-        registered causes the next update to take a new snapshot (copy of the state for recovery from failed updates).
+        """Registers that `new` has replaced the learner's state `old` between two updates. Then the next update may
+        keep the last snapshot (copy of the state for recovery from failed updates). After a replacement that is not
+        registered, the next update takes a new snapshot.
         """
         self._snapshots.renamed(old, new)
 
