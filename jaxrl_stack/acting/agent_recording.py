@@ -283,9 +283,9 @@ class AgentRecording:
         return [leaf.reshape(-1, *leaf.shape[2:])[flat] for leaf in self._acts]
 
     def _gathered(self) -> np.ndarray:
-        """Returns the index of each complete agent step's act (the policy results with which the step began), int64
-        ``[T, R]``. The indices refer to the recorded acts, flattened to ``[(T + 1) * R]``: act 0 of each row comes from
-        the previous block.
+        """Returns the indices of the acts (recorded policy results) with which the complete agent steps began, int64
+        ``[T, R]``. The indices refer to the recorded acts ``[T + 1, R]``, flattened to ``[(T + 1) * R]``. Act 0 of each
+        row comes from the previous block.
 
         After a row's last complete step its act is repeated. A row without a complete step repeats the last act of the
         row with the most complete steps.
@@ -345,9 +345,9 @@ class AgentRecording:
         return [(time // 2, row, what) for time, row, what in sorted(set(found))]
 
     def _problem_with(self, act: int, row: int) -> str:
-        """Returns the error text for an invalid observation: it has an action mask that allows no action, or is not
-        finite. On this observation, a row (one agent in one environment) took the action that is stored at index `act`
-        of the recording.
+        """Returns the error text for an invalid observation: its action mask allows no action, or the observation is
+        not finite. `act` is the recording's index of the action that row `row` (one agent in one environment) took on
+        the observation.
         """
         obs = self._obs if self._obs_leaves else self._layout.read(Columns.OBS, self._matrix, self._loose)
         has_mask = isinstance(obs, Mapping) and ACTION_MASK in obs
@@ -406,7 +406,9 @@ class AgentRecordings:
             recording.begin_episodes(self._rows_of(recording, index))
 
     def drop_running(self, index: int) -> None:
-        """Discards the unfinished episode of an environment that failed in the last step."""
+        """Discards the recorded steps of an environment's unfinished episode, because the environment failed in the
+        last step.
+        """
         for recording in self.of_modules.values():
             recording.drop_running(self._rows_of(recording, index))
         self.env_steps[index] = self._begins[index]

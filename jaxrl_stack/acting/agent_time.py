@@ -47,8 +47,8 @@ class HeldSteps:
         return cls(zeros, jnp.zeros((num_rows,), jnp.float32), jnp.zeros((num_rows,), bool))
 
     def begun(self, acts: jax.Array, columns: dict[str, Any]) -> HeldSteps:
-        """Returns a copy in which the rows where the mask `acts` is True have an incomplete step, because they have
-        acted. A row is one agent in one environment.
+        """Returns a copy of these `HeldSteps` in which each row that acts begins an incomplete step. A row is one agent
+        in one environment; the mask `acts` is True for rows that act.
 
         Args:
             acts: bool ``[B]``, rows that act; none of them has an incomplete step.
@@ -61,8 +61,8 @@ class HeldSteps:
         )
 
     def rewarded(self, rewards: jax.Array) -> HeldSteps:
-        """Returns a copy in which the rewards of an env step are added to the incomplete steps; rewards of rows without
-        an incomplete step are ignored.
+        """Returns a copy of these `HeldSteps` in which the rewards of an env step are added to the incomplete steps.
+        Rewards of rows (one agent in one environment each) without an incomplete step are ignored.
 
         Args:
             rewards: float32 ``[B]``.
@@ -70,8 +70,8 @@ class HeldSteps:
         return dataclasses.replace(self, rewards=self.rewards + jnp.where(self.is_held, rewards, 0.0))
 
     def without(self, complete: jax.Array) -> HeldSteps:
-        """Returns a copy without the steps of the rows where the mask `complete` is True, because these steps are now
-        complete and recorded.
+        """Returns a copy of these `HeldSteps` (incomplete agent steps) without the steps where the mask `complete` is
+        True, because these steps are now complete and recorded.
 
         Args:
             complete: bool ``[B]``, rows whose step is complete.

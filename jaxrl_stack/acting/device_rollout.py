@@ -81,8 +81,8 @@ class RunnerState:
 
 
 class EpisodeEnds(NamedTuple):
-    """Ends of episodes in T steps, with the return and length of each episode: arrays ``[T, B]``; numbers are valid
-    where `ended` is True.
+    """Ends of episodes in T steps of B environments, with the return and length of each ended episode. All arrays
+    are ``[T, B]``; returns and lengths are valid where `ended` is True.
 
     Attributes:
         ended: bool, whether an episode ended with the step.
@@ -202,7 +202,7 @@ class DeviceRollout:
 
     @property
     def pure(self) -> PureModule:
-        """MultiRLModule that acts, as pure functions of its parameters and other arrays."""
+        """MultiRLModule that acts, as pure functions of its parameters and its other state."""
         return next(iter(self.modules.values())).pure
 
     @property
@@ -236,8 +236,8 @@ class DeviceRollout:
         return dataclasses.replace(self, modules={**self.modules, OPPONENTS: step}, module_map=module_map, held=held)
 
     def with_opponents(self, state: RunnerState) -> Self:
-        """Returns a copy of the rollout in which the opponents play with the snapshots' weights from `state`. Call this
-        method inside the traced function.
+        """Returns a copy of the rollout whose opponents act with the weights of the snapshots (stored copies of a
+        module) in the runner's `state`. Call this method inside the traced function.
         """
         if self.opponents is None:
             return self
@@ -285,8 +285,8 @@ class DeviceRollout:
         )
 
     def _env_params(self) -> Any:
-        """Returns the environment's parameters, in which the leaves in `env_params` replace the environment's leaves.
-        Arrays are JAX arrays, because a traced action cannot index NumPy arrays.
+        """Returns the parameters ``env.params`` of the environment. Leaves that the rollout's `env_params` contain
+        replace the leaves of the same name. Arrays are JAX arrays, because a traced action cannot index NumPy arrays.
         """
         own = jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, self.env.params)
         return with_named_leaves(own, self.env_params) if self.env_params else own
@@ -341,8 +341,9 @@ class DeviceRollout:
         answers: Answers,
         in_frames: Collection[str],
     ) -> tuple[RunnerState, dict[str, Any]]:
-        """Records an env step in which all agents act. Returns the new runner state (without new `env_state` and `obs`)
-        and the recorded columns. `in_frames` has the same meaning as in `step_envs`.
+        """Records an env step in which all agents act. Returns the new runner state, whose `env_state` and `obs` are
+        not updated, and the recorded columns by module. For the modules in `in_frames`, the columns contain ``RESETS``,
+        and only the newest frame of stacked observations.
         """
         final_obs, rewards, terminateds, truncateds, resets, _ = answers
         new_modules, recorded = {}, {}
@@ -433,8 +434,8 @@ class DeviceRollout:
         answers: Answers,
         after: Any,
     ) -> ShownStep:
-        """Collects the data of an env step (actions, outputs, rewards, flags by agent) from which the host builds
-        multi-agent episode objects.
+        """Returns each agent's data of one env step: actions, module outputs, rewards and flags. From these data, the
+        host builds multi-agent episode objects.
 
         Args:
             columns: Columns of the acts of all rows, by module.
@@ -538,8 +539,8 @@ class DeviceRollout:
         return self.module_map.by_agent({mid: own[Columns.LOSS_MASK] for mid, own in record.columns.items()}, axis=1)
 
     def num_agent_steps(self, record: StepRecord) -> dict[Any, jax.Array]:
-        """Returns the number of agent steps that each agent has completed, ``{agent: int32}``; {} for a single
-        agent.
+        """Returns the number of agent steps that each agent has completed in the recorded env steps,
+        ``{agent: int32}``; {} for a single agent.
         """
         if not self.agents:
             return {}
@@ -549,8 +550,8 @@ class DeviceRollout:
         return {agent: jnp.int32(record.ended.size) for agent in self.agents}
 
     def unclaimed_rewards(self, record: StepRecord) -> dict[Any, jax.Array]:
-        """Returns whether each agent received a reward outside of its steps, ``{agent: bool}``; {} for a single
-        agent.
+        """Returns whether each agent received a reward outside of its agent steps in the recorded env steps,
+        ``{agent: bool}``; {} for a single agent.
         """
         if not self.agents:
             return {}
@@ -559,7 +560,8 @@ class DeviceRollout:
         return {agent: own.any() for agent, own in self.module_map.by_agent(record.unclaimed, axis=1).items()}
 
     def unroll(self, state: RunnerState, context: ConnectorContext, *, num_steps: int) -> UnrolledSteps:
-        """Makes T steps of all environments, with random numbers from the state's PRNG key.
+        """Makes T steps of all environments, with random numbers from the PRNG key in `state`. Returns the new state,
+        the recorded steps and the ends of episodes.
 
         Args:
             state: State before the first step.
@@ -597,8 +599,9 @@ class DeviceRollout:
         return StepKeys(policy=keys[:, 0], envs=self.env.step_keys(keys[:, 1:]), modules=modules)
 
     def merged(self, state: RunnerState, axis_name: str | None) -> RunnerState:
-        """Merges the new connector statistics in the runner's `state`, and returns the new state. Merges over all
-        devices on the axis `axis_name`, or only on this device if `axis_name` is None.
+        """Merges the connector statistics that were collected since the last merge into the earlier ones, and returns
+        the runner's new state. Merges over all devices on the axis `axis_name`, or only on this device if `axis_name`
+        is None.
         """
         modules = {mid: self.modules[mid].merged(own, axis_name) for mid, own in state.modules.items()}
         return dataclasses.replace(state, modules=modules)

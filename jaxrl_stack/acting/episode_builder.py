@@ -125,7 +125,9 @@ def _not_running(running: Collection[int], num_envs: int) -> np.ndarray:
 
 
 def _continued(running: SingleAgentEpisode, chunk: SingleAgentEpisode) -> SingleAgentEpisode:
-    """Appends the next chunk of an episode to its unfinished episode, and returns the unfinished episode."""
+    """Appends `chunk`, the next steps of an episode, to `running`, which contains the earlier steps of the same
+    episode. Returns `running`.
+    """
     chunk.id_ = running.id_
     chunk.t_started, chunk.t = running.t, running.t + len(chunk)
     first = chunk.get_observations(0)

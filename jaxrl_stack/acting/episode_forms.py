@@ -25,11 +25,13 @@ class EpisodeForm(Protocol):
     """
 
     def new(self) -> Any:
-        """Returns an empty episode."""
+        """Returns an empty episode object, without observations."""
         ...
 
     def reset(self, episode: Any, step: Any) -> None:
-        """Adds the first observations, after an environment's reset, to a new episode."""
+        """Adds the first observation, after an environment's reset, to a new episode; with several agents, one
+        observation per agent that acts.
+        """
         ...
 
     def add(self, episode: Any, step: Any) -> None:
@@ -71,7 +73,7 @@ class SingleAgentForm:
         self._spaces = {"observation_space": observation_space, "action_space": action_space}
 
     def new(self) -> SingleAgentEpisode:
-        """Returns an empty episode."""
+        """Returns an empty `SingleAgentEpisode`, without observations."""
         return SingleAgentEpisode(**self._spaces)
 
     def reset(self, episode: SingleAgentEpisode, step: Mapping[str, Any]) -> None:
@@ -148,14 +150,14 @@ class MultiAgentForm:
         self._spaces: dict[str, Any] = {"observation_space": observation_spaces, "action_space": action_spaces}
 
     def new(self) -> MultiAgentEpisode:
-        """Returns an empty episode."""
+        """Returns an empty `MultiAgentEpisode`, without observations."""
         return MultiAgentEpisode(agent_to_module_mapping_fn=self._asked_for, **self._spaces)
 
     def _asked_for(self, agent_id: Any, episode: MultiAgentEpisode, **kwargs: Any) -> str:
         return self._module_of[agent_id]
 
     def reset(self, episode: MultiAgentEpisode, step: Any) -> None:
-        """Adds the first observations, after an environment's reset, to a new episode."""
+        """Adds the first observation of each agent that acts, after an environment's reset, to a new episode."""
         episode.add_env_reset(observations={a: own[Columns.OBS] for a, own in step.agents.items() if own[ACTS]})
 
     def add(self, episode: MultiAgentEpisode, step: Any) -> None:

@@ -249,7 +249,8 @@ def redistributed(window: Any, num_devices: int, size: int) -> Any:
 
 
 def without_episodes(agent: Any) -> Any:
-    """Returns the statistics of an agent that took no part in the last episodes and has completed no steps.
+    """Returns the statistics of an agent that took no part in the last episodes and has completed no steps: all returns
+    are NaN, and the number of steps is 0.
 
     Args:
         agent: An `AgentWindow` of NumPy arrays ``[D, ...]``.
@@ -267,7 +268,7 @@ def num_agent_steps(window: Any) -> dict[Any, int]:
 
 
 def num_episodes(window: Any) -> int:
-    """Returns the number of episodes finished so far on all devices.
+    """Returns the total number of episodes finished so far, summed over all devices; not only the last W episodes.
 
     Args:
         window: An `EpisodeWindow` of NumPy arrays ``[D, ...]``.

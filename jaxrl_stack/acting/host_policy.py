@@ -53,7 +53,8 @@ class PackedColumns:
 
     def read(self, name: str, matrix: np.ndarray, loose: Any = ()) -> Any:
         """Returns one result of a policy call, such as the log-probabilities, as a pytree of arrays ``[..., B, ...]``.
-        Reads the arrays from the matrix of packed results, or from `loose`.
+        Reads the arrays from the matrix of packed results, or from `loose`, the results that the matrix does not
+        contain.
 
         Args:
             name: Name of the column.
@@ -66,8 +67,9 @@ class PackedColumns:
         return jax.tree.map(lambda slot: slot.read(matrix, loose), slots)
 
     def read_actions(self, matrix: np.ndarray, loose: Any = ()) -> tuple[Any, Any]:
-        """Reads ``(actions of the module, actions for the environments)`` from the packed matrix. If both have the same
-        position in the matrix, because they are equal, they are the same object.
+        """Reads ``(actions of the module, actions for the environments)`` from the packed results of a policy call. If
+        the environments take the module's actions unchanged, the results contain these actions only once, and both
+        items are the same object.
         """
         actions = self.read(Columns.ACTIONS, matrix, loose)
         return actions, actions if self._are_actions_for_env else self.read(Columns.ACTIONS_FOR_ENV, matrix, loose)
@@ -138,7 +140,9 @@ class HostPolicy:
         self.reseed(seed)
 
     def to_device(self, tree: Any) -> Any:
-        """Copies arrays to the policy's device; saves time if several calls use them."""
+        """Copies the arrays of a pytree to the policy's device. If several policy calls use the same arrays, one copy
+        in advance saves time.
+        """
         return jax.device_put(jax.tree.map(np.array, tree), self.sharding)
 
     # ----------------------------------------------------------------------------------------------------- state
@@ -148,7 +152,9 @@ class HostPolicy:
         self.set_random_state({"key": [0, seed & 0xFFFFFFFF], "num_calls": 0})
 
     def get_random_state(self) -> dict[str, Any]:
-        """Returns the policy's random state: PRNG key, uint32[2], and number of calls that have drawn from it."""
+        """Returns the policy's random state ``{"key": uint32[2], "num_calls": int}``: the PRNG key, and the number of
+        policy calls that have used the key.
+        """
         return {"key": np.asarray(self._key), "num_calls": self._count}
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
@@ -184,8 +190,8 @@ class HostPolicy:
 
     @functools.cached_property
     def refs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names (refs) of the parameters and of the other arrays of the modules, ``(params, rest)``, without random
-        streams.
+        """Names (refs) of the modules' arrays, as two tuples ``(params, rest)``: names of the parameters, and names of
+        the other arrays except random streams.
         """
         pure = self._step.pure
         return tuple(pure.params), tuple(ref for ref in pure.rest if ref not in pure.stream_refs)
@@ -215,12 +221,16 @@ class HostPolicy:
 
     @property
     def current_weights(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Current weights ``(params, rest)``, arrays on the policy's device, without random streams."""
+        """Current weights ``(params, rest)``, the modules' parameters and their other arrays except random streams, on
+        the policy's device.
+        """
         streams = self._step.pure.stream_refs
         return self._params, {ref: leaf for ref, leaf in self._rest.items() if ref not in streams}
 
     def get_weights(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Returns the current weights ``(params, rest)`` as NumPy arrays, without random streams."""
+        """Returns the current weights ``(params, rest)``, the modules' parameters and their other arrays except random
+        streams, as NumPy arrays.
+        """
         return jax.device_get(self.current_weights)
 
     @property
@@ -296,8 +306,8 @@ class HostPolicy:
         return np.asarray(matrix), loose, memory
 
     def _counts(self, timesteps: int) -> np.ndarray:
-        """Returns the number of calls (one word) and the lifetime env steps (high word, low word) as one uint32[3]
-        array, because each argument of the program costs time.
+        """Returns a uint32[3] array: the number of `act` calls (low 32 bits), then the lifetime env steps as high word
+        and low word. Both numbers are in one array, because each argument of the compiled program costs time.
         """
         return np.array([self._count & 0xFFFFFFFF, timesteps >> 32, timesteps & 0xFFFFFFFF], np.uint32)
 
@@ -387,8 +397,8 @@ class HostPolicy:
     # ---------------------------------------------------------------------------------------------------- traced
 
     def _context(self, weights: Sequence[Any], timesteps: Any, **static: Any) -> Any:
-        """Returns the connector context of a step, with the current values of schedules; `weights` are ``(params, rest,
-        settings)``.
+        """Returns the connector context of a step, in which schedules have their current values. `weights` is
+        ``(params, rest, settings)``: parameters, other module state, and settings.
         """
         params, rest, settings = weights
         values = schedules.values_at(settings, timesteps, together=False)

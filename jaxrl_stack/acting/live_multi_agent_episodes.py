@@ -60,8 +60,8 @@ class LiveMultiAgentEpisodes:
         self._call("on_episode_start", index, episode)
 
     def saw(self, index: int, agent: Any, columns: Mapping[str, Any], at: int, weights_seq_no: int) -> None:
-        """Stores an agent's action and module outputs until its env step is appended, and replaces the agent's last
-        observation by the module's input.
+        """Stores an agent's action and module outputs until `append` adds the env step to the episode. If `columns`
+        contain the module's inputs, replaces the agent's last observation in the episode by the module's input.
 
         Args:
             index: Index of the environment.
@@ -85,7 +85,8 @@ class LiveMultiAgentEpisodes:
             episode.set_observations(new_data=row(inputs, at), at_indices=-1)
 
     def append(self, index: int, observations: Mapping[Any, Any], step: Any) -> None:
-        """Appends a step of one environment to its episode object, before any reset.
+        """Appends one step of an environment to the environment's episode object. The observations are those before any
+        reset.
 
         Args:
             index: Index of the environment.

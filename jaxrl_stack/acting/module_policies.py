@@ -34,7 +34,7 @@ class ModulePolicies(ByModule[HostPolicy]):
 
     @property
     def refs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names (refs) of the parameters and of the other arrays of the modules, see `HostPolicy.refs`."""
+        """Names (refs) of the modules' arrays, as two tuples ``(params, rest)``; see `HostPolicy.refs`."""
         return self._first.refs
 
     @property
@@ -92,7 +92,7 @@ class ModulePolicies(ByModule[HostPolicy]):
             policy.adopt_weights(params, rest)
 
     def set_weights(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
-        """Copies weights to the device, see `HostPolicy.set_weights`; all policies share the copies."""
+        """Copies weights to the device once; all policies use these copies. See `HostPolicy.set_weights`."""
         self._first.set_weights(params, rest)
         given = self._first.current_weights
         for policy in self._of.values():
@@ -100,5 +100,7 @@ class ModulePolicies(ByModule[HostPolicy]):
                 policy.adopt_weights(*given)
 
     def get_weights(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Returns the current weights ``(params, rest)`` as NumPy arrays, without random streams."""
+        """Returns the current weights ``(params, rest)``, the modules' parameters and their other arrays except random
+        streams, as NumPy arrays.
+        """
         return self._first.get_weights()

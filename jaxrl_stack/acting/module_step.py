@@ -50,8 +50,8 @@ class ModuleState:
     reset: Any
 
     def after(self, rewards: jax.Array, reset: jax.Array) -> Self:
-        """Returns the policy's state after an environment step; previous actions and rewards become zeros where an
-        episode starts.
+        """Returns the policy's state after an environment step. In the rows whose next observation starts an episode,
+        previous actions and rewards become zeros.
 
         Args:
             rewards: Rewards of the step, float32 ``[B]``.
@@ -87,7 +87,7 @@ class ModuleStep:
     draws_actions: bool = False
 
     def of_module(self, module_id: str) -> Self:
-        """Returns the policy step of another module, with the pipelines of this step.
+        """Returns the policy step of the module `module_id`, with the same connector pipelines as in this policy step.
 
         Raises:
             ValueError: If there is no such module, or it is ``learner_only``.
@@ -140,8 +140,9 @@ class ModuleStep:
         )
 
     def merged(self, state: ModuleState, axis_name: str | None) -> ModuleState:
-        """Merges the new connector statistics in the policy's `state`, and returns the new state. Merges over all
-        devices on the axis `axis_name`, or only on this device if `axis_name` is None.
+        """Merges the connector statistics that were collected since the last merge into the earlier ones, and returns
+        the policy's new state. Merges over all devices on the axis `axis_name`, or only on this device if `axis_name`
+        is None.
         """
         return dataclasses.replace(
             state,
@@ -215,7 +216,8 @@ class ModuleStep:
         return state, batch, acted
 
     def shapes(self, settings: Any, *, explore: bool) -> dict[str, Any]:
-        """Returns shapes and dtypes of the columns of `step` for `BATCH_SIZE` environments, without computing them.
+        """Returns shapes and dtypes of the columns that `step` would return for a small constant number of environments
+        (`BATCH_SIZE`), without computing the columns.
 
         Args:
             settings: ``{module_id: {name: current value}}``, or their shapes.

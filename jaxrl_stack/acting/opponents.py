@@ -52,8 +52,8 @@ class OpponentsState:
     num_steps: jax.Array
 
     def at_start_of_call(self) -> OpponentsState:
-        """Returns a copy in which the counters of games and steps are 0, for the start of a call of the compiled
-        program.
+        """Returns a copy of this `OpponentsState` in which the counters (of games, and of the snapshots' steps) are 0,
+        because each call of the compiled program counts from 0.
         """
         return dataclasses.replace(self, games=jnp.zeros_like(self.games), num_steps=jnp.zeros_like(self.num_steps))
 
@@ -187,8 +187,8 @@ class OpponentStep(ModuleStep):
         )
 
     def own_weights(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Selects the part of ``(params, rest)`` of the MultiRLModule that a snapshot contains: the arrays that acting
-        reads, without random streams and target networks.
+        """Selects the arrays of the MultiRLModule that a snapshot contains, ``(params, rest)``: the module's
+        parameters, and its other arrays for acting, without random streams and target networks.
         """
         prefix, left_out = f"{self.module_id}/", self.pure.stream_refs | self.pure.target_refs
         own = {ref: x for ref, x in params.items() if ref.startswith(prefix)}
@@ -198,8 +198,8 @@ class OpponentStep(ModuleStep):
     def with_snapshot(
         self, state: OpponentsState, params: Any, rest: Any, env_to_module: Any, place: Any, number: Any
     ) -> OpponentsState:
-        """Stores the module's weights and connector statistics as a snapshot at an index of the stored snapshots, and
-        returns the new state.
+        """Stores the module's weights and connector statistics as a snapshot at the index `place` of the stored
+        snapshots, and returns the new `OpponentsState`.
 
         Args:
             state: The stored snapshots.
@@ -222,8 +222,9 @@ class OpponentStep(ModuleStep):
     def with_index(
         self, state: OpponentsState, acting: ModuleState, lengths: jax.Array, index: jax.Array
     ) -> tuple[OpponentsState, ModuleState]:
-        """Assigns a snapshot as the opponent to each block (group) of environments. Returns the new `OpponentsState`
-        and the new policy state of the opponents' rows.
+        """Assigns a stored snapshot, selected by `index`, as the opponent to each block (group) of environments.
+        Returns the new `OpponentsState`, and the new policy state of the opponents' rows (one agent in one environment
+        each).
 
         If a block gets another snapshot, its unfinished games continue and do not count. The recurrent states, last
         actions and last rewards of its rows start again.
@@ -262,8 +263,8 @@ class OpponentStep(ModuleStep):
         return dataclasses.replace(state, index=index, playing=playing, is_stale=is_stale), acting
 
     def of_state(self, state: OpponentsState) -> Self:
-        """Returns a copy of the opponents' policy step with the weights of each block's snapshot; a block is a group of
-        environments with the same opponent.
+        """Returns a copy of the opponents' policy step with the snapshots' weights from `state`, one snapshot per
+        block. A block is a group of environments with the same opponent.
         """
         weights = jax.tree.map(lambda x: x[state.index], (state.params, state.rest))
         return dataclasses.replace(self, weights=weights)

@@ -45,7 +45,8 @@ class RecordedStep:
 
     @classmethod
     def of_spaces(cls, observation_space: gym.Space, action_space: gym.Space) -> Self:
-        """Computes the shapes of the columns that every EnvRunner class records, for a module with these spaces.
+        """Computes the shapes of the columns that every EnvRunner class records, from a module's observation space and
+        action space.
 
         Raises:
             TypeError: If a space has no fixed shape.

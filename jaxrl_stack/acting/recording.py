@@ -50,8 +50,8 @@ class EndedEpisodes:
         )
 
     def mean_returns(self, module_map: ModuleMap) -> dict[str, dict[str, float]]:
-        """Computes the mean returns of agents and modules, ``{"agent": {...}, "module": {...}}``; {} for a single
-        agent.
+        """Computes the mean return over these episodes of each agent and each module, ``{"agent": {agent: mean},
+        "module": {module_id: mean}}``; {} for a single agent.
 
         A mean covers the episodes in which the agent, or one of the module's agents, took part; NaN without any. If
         each episode assigns its agents to modules, ``"module"`` is missing. If the map has a hero, the return of its
@@ -156,8 +156,8 @@ class SampleBlock:
         return self.part.num_env_steps
 
     def kept_at(self, reference: Any) -> SampleBlock:
-        """Returns a copy of the block without columns, which stay in Ray's object store under `reference`; see
-        `Part.kept_at`.
+        """Returns a copy of the block that has `reference`, a Ray reference to the columns in Ray's object store,
+        instead of the columns; see `Part.kept_at`.
         """
         return dataclasses.replace(self, part=self.part.kept_at(reference))
 
@@ -245,7 +245,9 @@ class Recording:
         self.resets[self.num_steps] = where
 
     def drop_running(self, index: int) -> None:
-        """Discards the unfinished episode of an environment that failed in the last step."""
+        """Discards the recorded steps of an environment's unfinished episode, because the environment failed in the
+        last step.
+        """
         end = self.num_steps
         if self._valid is None:
             self._valid = np.ones(self.rewards.shape, bool)
@@ -254,8 +256,8 @@ class Recording:
         self.num_failures += 1
 
     def add_obs(self, obs: Any) -> None:
-        """Stores the environments' observations before the next step, if the recording was created with the argument
-        `obs`.
+        """Stores the environments' observations on which the next step acts. Does nothing if the recording was created
+        with ``obs=None``.
         """
         if not self._obs_rows:
             return
@@ -292,7 +294,9 @@ class Recording:
 
     @property
     def obs_of_envs(self) -> Any:
-        """Observations of the environments that `add_obs` has stored so far, ``[T, B, ...]``."""
+        """Environments' observations before each of the T steps recorded so far, ``[T, B, ...]``, as stored by
+        `add_obs`.
+        """
         return jax.tree.map(lambda x: x[: self.num_steps], self._obs)
 
     @property
@@ -318,7 +322,7 @@ class Recording:
         """Returns None: times of agent steps are only recorded for several agents, which may skip env steps."""
 
     def num_module_steps(self) -> dict[str, int]:
-        """Returns the number of completed steps of each module."""
+        """Returns the number of valid steps of the module in this recording, ``{module_id: number}``."""
         return {self.module_id: self.num_env_steps}
 
     def num_agent_steps(self) -> dict[Any, int]:
@@ -372,7 +376,9 @@ class NotUsable(NamedTuple):
 
     @property
     def is_of_first_step(self) -> bool:
-        """Whether the invalid value comes from the reset before the recording or from the recording's first step."""
+        """Whether the environment returned the invalid value in the reset before the recording, or in the first
+        recorded step.
+        """
         return self.step < (1 if self.what.startswith(_REWARD) else 2)
 
 

@@ -46,7 +46,7 @@ class RolloutRecording(Protocol):
     @property
     def resets(self) -> np.ndarray | None:
         """Mask of the steps that begin an episode, bool ``[T + 1, B]``, for the recorded steps and the step after them.
-        None if rows belong to agents instead of environments, as with several agents.
+        None with several agents, because the rows of a recording then belong to agents instead of environments.
         """
         ...
 
@@ -69,11 +69,13 @@ class RolloutRecording(Protocol):
         ...
 
     def num_module_steps(self) -> dict[str, int]:
-        """Returns the number of completed steps of each module."""
+        """Returns the number of steps that each module has completed in this recording, ``{module_id: number}``."""
         ...
 
     def num_agent_steps(self) -> dict[Any, int]:
-        """Returns the number of completed steps of each agent; {} for a single agent."""
+        """Returns the number of steps that each agent has completed in this recording, ``{agent: number}``; {} for a
+        single agent.
+        """
         ...
 
     def not_usable(self) -> list[NotUsable]:
@@ -83,7 +85,9 @@ class RolloutRecording(Protocol):
         ...
 
     def drop_running(self, index: int) -> None:
-        """Discards the unfinished episode of an environment that failed in the last step."""
+        """Discards the recorded steps of an environment's unfinished episode, because the environment failed in the
+        last step.
+        """
         ...
 
 
@@ -123,7 +127,7 @@ class Rollout(Protocol):
         wants_episodes: bool = False,
         keeps_times: bool = False,
     ) -> RolloutRecording:
-        """Steps the environments and records the steps.
+        """Makes `num_steps` steps of all environments, and returns the recording of these steps.
 
         Args:
             num_steps: Number of vector steps.
@@ -147,7 +151,7 @@ class Rollout(Protocol):
         ...
 
     def forget_episodes(self) -> None:
-        """Discards the objects of unfinished episodes, so that `EnvRunner.sample` does not continue them. Keeps the
-        objects that callbacks, Python connectors or preprocessors of agents read.
+        """Discards the objects of unfinished episodes, so that `EnvRunner.sample` does not continue them. Does not
+        discard objects that callbacks, Python connectors or preprocessors of agents also read.
         """
         ...
