@@ -41,8 +41,8 @@ class EpisodeReplay:
         self._due: int | None = None
 
     def expect(self, num_env_steps: int) -> None:
-        """Stores the number of sampled env steps that the next `replay` will pass to the callbacks, so that
-        `pass_over_missed` detects if this `replay` is interrupted or not called.
+        """Stores the number of sampled env steps that the next `replay` will pass to the callbacks. With this number,
+        `pass_over_missed` detects that `replay` was interrupted or not called.
         """
         self._due = num_env_steps
 

@@ -155,8 +155,8 @@ class EpisodeWindow:
 
 
 class Unpacked(NamedTuple):
-    """Result of `EpisodeWindow.unpacked`: the `EpisodeWindow`, and the flags `is_finite` and `unclaimed` that
-    `EpisodeWindow.packed` stored with it.
+    """Result of `EpisodeWindow.unpacked`: the `EpisodeWindow`, the flag `is_finite` that was packed with the
+    window, and `unclaimed`, the agents that got rewards outside of their steps.
 
     Attributes:
         window: Window with NumPy arrays ``[D, ...]`` of D devices.

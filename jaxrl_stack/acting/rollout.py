@@ -105,7 +105,7 @@ class Rollout(Protocol):
 
     @property
     def has_episodes(self) -> bool:
-        """Whether the next recording can build episode objects even if the environments are not reset before it."""
+        """Whether `EnvRunner.sample` can return episode objects without a reset of the environments first."""
         ...
 
     def reset(self, mode: Mode, *, wants_episodes: bool) -> None:

@@ -78,8 +78,8 @@ class StepsBuilder:
         return int(self._num_held.sum())
 
     def add(self, columns: Mapping[str, Any], counts: np.ndarray | None = None) -> Steps | None:
-        """Appends a block of recorded steps to the unfinished episodes. Returns a table with the steps of the episodes
-        that ended or were cut.
+        """Appends a block of recorded steps to the unfinished episodes. Returns a table with the stored steps of each
+        episode that ended, reached `max_rows` rows, or was cut because the stored steps took too much memory.
 
         Args:
             columns: NumPy arrays ``[T, B, ...]``. ``FINAL_OBS``, and with ``INFOS`` also `FINAL_INFOS`, are read
@@ -130,8 +130,8 @@ class StepsBuilder:
         return self._taken(number[taken], after)
 
     def cut(self) -> Steps | None:
-        """Removes and returns the stored steps of unfinished episodes; None if no steps are stored. The episodes
-        continue later under the same ids.
+        """Removes and returns the stored steps of unfinished episodes; None if no steps are stored. Later steps of
+        these episodes get the same episode ids.
         """
         envs = np.flatnonzero(self._num_held)
         after = {name: jax.tree.map(lambda x: x[envs], own) for name, own in self._after.items()}

@@ -35,7 +35,7 @@ class ChunkJoiner:
 
     def add(self, episodes: Sequence[SingleAgentEpisode]) -> Steps | None:
         """Adds the episode chunks of one `sample` call to the stored chunks. Returns the steps of each episode that
-        ended, reached `max_rows` rows, or does not continue in this call (has no chunk).
+        ended, reached `max_rows` rows, or has no chunk in this call.
 
         Returns:
             The steps of these episodes as a table; None without any.
@@ -54,8 +54,8 @@ class ChunkJoiner:
         return _together(out)
 
     def cut(self) -> Steps | None:
-        """Removes and returns the stored steps of unfinished episodes; None if no steps are stored. The episodes
-        continue later under the same ids.
+        """Removes and returns the stored steps of unfinished episodes; None if no steps are stored. Later steps of
+        these episodes get the same episode ids.
         """
         held, self._held = self._held, {}
         return _together(list(held.values()))
