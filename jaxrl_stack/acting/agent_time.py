@@ -70,8 +70,8 @@ class HeldSteps:
         return dataclasses.replace(self, rewards=self.rewards + jnp.where(self.is_held, rewards, 0.0))
 
     def without(self, complete: jax.Array) -> HeldSteps:
-        """Returns a copy of these `HeldSteps` (incomplete agent steps) without the steps where the mask `complete` is
-        True, because these steps are now complete and recorded.
+        """Returns a copy of these `HeldSteps` (incomplete agent steps) without the steps of the rows where the mask
+        `complete` is True, because these steps are now complete and recorded.
 
         Args:
             complete: bool ``[B]``, rows whose step is complete.

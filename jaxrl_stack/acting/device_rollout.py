@@ -285,8 +285,8 @@ class DeviceRollout:
         )
 
     def _env_params(self) -> Any:
-        """Returns the parameters ``env.params`` of the environment. Leaves that the rollout's `env_params` contain
-        replace the leaves of the same name. Arrays are JAX arrays, because a traced action cannot index NumPy arrays.
+        """Returns the parameters ``env.params`` of the environment. Each leaf in the rollout's `env_params` replaces
+        the leaf with the same name. Arrays are JAX arrays, because a traced action cannot index NumPy arrays.
         """
         own = jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, self.env.params)
         return with_named_leaves(own, self.env_params) if self.env_params else own
@@ -434,8 +434,8 @@ class DeviceRollout:
         answers: Answers,
         after: Any,
     ) -> ShownStep:
-        """Returns each agent's data of one env step: actions, module outputs, rewards and flags. From these data, the
-        host builds multi-agent episode objects.
+        """Returns the data of one env step: each agent's observations, actions, module outputs, rewards and flags, and
+        the flags of the episodes. From these data, the host builds multi-agent episode objects.
 
         Args:
             columns: Columns of the acts of all rows, by module.
@@ -599,9 +599,9 @@ class DeviceRollout:
         return StepKeys(policy=keys[:, 0], envs=self.env.step_keys(keys[:, 1:]), modules=modules)
 
     def merged(self, state: RunnerState, axis_name: str | None) -> RunnerState:
-        """Merges the connector statistics that were collected since the last merge into the earlier ones, and returns
-        the runner's new state. Merges over all devices on the axis `axis_name`, or only on this device if `axis_name`
-        is None.
+        """Merges new connector statistics (collected since the last merge) into the earlier statistics, and returns the
+        runner's new state. Merges over all devices on the axis `axis_name`, or only on this device if `axis_name` is
+        None.
         """
         modules = {mid: self.modules[mid].merged(own, axis_name) for mid, own in state.modules.items()}
         return dataclasses.replace(state, modules=modules)

@@ -30,7 +30,7 @@ class EpisodeForm(Protocol):
 
     def reset(self, episode: Any, step: Any) -> None:
         """Adds the first observation, after an environment's reset, to a new episode; with several agents, one
-        observation per agent that acts.
+        observation for each agent that acts in the first step.
         """
         ...
 
@@ -157,7 +157,9 @@ class MultiAgentForm:
         return self._module_of[agent_id]
 
     def reset(self, episode: MultiAgentEpisode, step: Any) -> None:
-        """Adds the first observation of each agent that acts, after an environment's reset, to a new episode."""
+        """Adds the first observations, after an environment's reset, to a new episode: one for each agent that acts in
+        the first step.
+        """
         episode.add_env_reset(observations={a: own[Columns.OBS] for a, own in step.agents.items() if own[ACTS]})
 
     def add(self, episode: MultiAgentEpisode, step: Any) -> None:

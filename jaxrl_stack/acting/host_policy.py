@@ -153,7 +153,7 @@ class HostPolicy:
 
     def get_random_state(self) -> dict[str, Any]:
         """Returns the policy's random state ``{"key": uint32[2], "num_calls": int}``: the PRNG key, and the number of
-        policy calls that have used the key.
+        `act` calls that have used the key.
         """
         return {"key": np.asarray(self._key), "num_calls": self._count}
 
@@ -221,15 +221,15 @@ class HostPolicy:
 
     @property
     def current_weights(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Current weights ``(params, rest)``, the modules' parameters and their other arrays except random streams, on
-        the policy's device.
+        """Current weights ``(params, rest)``, two dicts ``{ref: array}`` on the policy's device: the modules'
+        parameters, and the modules' other arrays except random streams.
         """
         streams = self._step.pure.stream_refs
         return self._params, {ref: leaf for ref, leaf in self._rest.items() if ref not in streams}
 
     def get_weights(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Returns the current weights ``(params, rest)``, the modules' parameters and their other arrays except random
-        streams, as NumPy arrays.
+        """Returns the current weights ``(params, rest)``, two dicts ``{ref: NumPy array}``: the modules' parameters,
+        and the modules' other arrays except random streams.
         """
         return jax.device_get(self.current_weights)
 

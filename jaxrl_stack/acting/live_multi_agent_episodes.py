@@ -85,8 +85,8 @@ class LiveMultiAgentEpisodes:
             episode.set_observations(new_data=row(inputs, at), at_indices=-1)
 
     def append(self, index: int, observations: Mapping[Any, Any], step: Any) -> None:
-        """Appends one step of an environment to the environment's episode object. The observations are those before any
-        reset.
+        """Appends one step of an environment to the environment's episode object, with the observations after the step
+        and before any reset.
 
         Args:
             index: Index of the environment.

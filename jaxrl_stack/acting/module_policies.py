@@ -100,7 +100,7 @@ class ModulePolicies(ByModule[HostPolicy]):
                 policy.adopt_weights(*given)
 
     def get_weights(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Returns the current weights ``(params, rest)``, the modules' parameters and their other arrays except random
-        streams, as NumPy arrays.
+        """Returns the current weights ``(params, rest)``, two dicts ``{ref: NumPy array}``: the modules' parameters,
+        and the modules' other arrays except random streams.
         """
         return self._first.get_weights()

@@ -140,9 +140,9 @@ class ModuleStep:
         )
 
     def merged(self, state: ModuleState, axis_name: str | None) -> ModuleState:
-        """Merges the connector statistics that were collected since the last merge into the earlier ones, and returns
-        the policy's new state. Merges over all devices on the axis `axis_name`, or only on this device if `axis_name`
-        is None.
+        """Merges new connector statistics (collected since the last merge) into the earlier statistics, and returns the
+        policy's new state. Merges over all devices on the axis `axis_name`, or only on this device if `axis_name` is
+        None.
         """
         return dataclasses.replace(
             state,

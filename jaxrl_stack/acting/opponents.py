@@ -187,8 +187,9 @@ class OpponentStep(ModuleStep):
         )
 
     def own_weights(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Selects the arrays of the MultiRLModule that a snapshot contains, ``(params, rest)``: the module's
-        parameters, and its other arrays for acting, without random streams and target networks.
+        """Selects a snapshot's part of the MultiRLModule's arrays ``(params, rest)``: the parameters of the module
+        `module_id`, and this module's other arrays except random streams and target networks. A snapshot only acts, and
+        acting does not read target networks.
         """
         prefix, left_out = f"{self.module_id}/", self.pure.stream_refs | self.pure.target_refs
         own = {ref: x for ref, x in params.items() if ref.startswith(prefix)}

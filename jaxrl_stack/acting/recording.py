@@ -50,7 +50,7 @@ class EndedEpisodes:
         )
 
     def mean_returns(self, module_map: ModuleMap) -> dict[str, dict[str, float]]:
-        """Computes the mean return over these episodes of each agent and each module, ``{"agent": {agent: mean},
+        """Computes the mean return of each agent and each module over these episodes, ``{"agent": {str(agent): mean},
         "module": {module_id: mean}}``; {} for a single agent.
 
         A mean covers the episodes in which the agent, or one of the module's agents, took part; NaN without any. If
@@ -256,8 +256,8 @@ class Recording:
         self.num_failures += 1
 
     def add_obs(self, obs: Any) -> None:
-        """Stores the environments' observations on which the next step acts. Does nothing if the recording was created
-        with ``obs=None``.
+        """Stores the environments' observations before the next step, on which the policy acts. Does nothing if the
+        recording was created with ``obs=None``.
         """
         if not self._obs_rows:
             return

@@ -157,8 +157,8 @@ class StepsBuilder:
         return out
 
     def _forget_running(self, num_envs: int) -> None:
-        """Sets the arrays of the unfinished episodes (episode numbers, lengths, numbers of stored steps) to `num_envs`
-        environments without an unfinished episode.
+        """Replaces the arrays of the unfinished episodes (episode numbers, lengths, numbers of stored steps) by initial
+        arrays for `num_envs` environments, none of which has an unfinished episode.
         """
         self._number = np.full(num_envs, _NO_EPISODE)
         self._t, self._num_held = np.zeros((2, num_envs), np.int64)
