@@ -29,7 +29,7 @@ from jaxrl_stack.checkpoints import needed_code
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter, ReturnsSoFar
 from jaxrl_stack.connectors.learner import NormalizeRewards
-from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core import ALL_MODULES, DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.update import Update
@@ -38,6 +38,7 @@ from jaxrl_stack.core.rl_module.rl_module import RLModule
 from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.results import flatten_result
+from tests import programs
 
 NUM_ENVS, FRAGMENT = 4, 8
 BATCH = NUM_ENVS * FRAGMENT
@@ -234,6 +235,18 @@ def test_min_sample_timesteps_and_training_step():
     assert result["twice"] == 2.0
     assert result["learners"][DEFAULT_MODULE_ID]["weights_seq_no"] == 6
     assert result["learners"][DEFAULT_MODULE_ID]["num_module_steps_trained"] == 6 * 2 * BATCH
+    algo.stop()
+
+    # Likewise with environments on the host.
+    config = programs.ppo("CartPole-v1")
+    batch = config.train_batch_size_per_learner
+    algo = config.reporting(min_sample_timesteps_per_iteration=3 * batch).build_algo()
+    for iteration in (1, 2):
+        learners = algo.train()["learners"]
+        for counts in (learners[DEFAULT_MODULE_ID], learners[ALL_MODULES]):
+            steps = config.num_epochs * batch
+            assert counts["num_module_steps_trained"] == 3 * steps
+            assert counts["num_module_steps_trained_lifetime"] == 3 * iteration * steps
     algo.stop()
 
     class Returns(PPO):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -160,6 +161,9 @@ class HostPlace(AsynchronousPlace):
         self._shares_weights = shares_weights and local is not None and self._learner is not None
         self._learned: list[dict[str, Any]] = []
         self._learned_from_rows = False
+        # Trained steps since the last call of `learner_results`; the learner thread adds to them.
+        self._trained: dict[str, Any] = {}
+        self._trained_lock = threading.Lock()
         self._published = learner_group.num_updates
         self.forget_samples()
 
@@ -280,12 +284,12 @@ class HostPlace(AsynchronousPlace):
             if not self._can_learn_from(episodes):
                 self._learned = []
                 return state, self._learned
-            self._learned = self._learner_group.update(episodes=episodes, timesteps=timesteps, **sizes)
+            metrics = self._learner_group.update(episodes=episodes, timesteps=timesteps, **sizes)
         elif self._learner is not None:
-            self._learned = [self._learner.update_block(experience, timesteps=timesteps, **sizes)]
+            metrics = [self._learner.update_block(experience, timesteps=timesteps, **sizes)]
         else:
-            self._learned = self._learner_group.update_block(experience, timesteps=timesteps, **sizes)
-        self._learned_from_rows = False
+            metrics = self._learner_group.update_block(experience, timesteps=timesteps, **sizes)
+        self.note_update(metrics)
         self._note_learning(started)
         return state, self._learned
 
@@ -297,8 +301,13 @@ class HostPlace(AsynchronousPlace):
         return {"num_env_steps_sampled_lifetime": self._log.num_env_steps}
 
     def note_update(self, metrics: list[dict[str, Any]]) -> None:
-        """Stores an update's results, one dict for each learner; `learner_results` reports the last update."""
+        """Stores an update's results, one dict for each learner. `learner_results` reports the results of the last
+        update, and sums of the counters of trained steps.
+        """
         self._learned, self._learned_from_rows = metrics, False
+        with self._trained_lock:
+            for own in metrics:
+                _add_trained_steps(self._trained, own)
 
     def note_lag(self, num_updates: float) -> None:
         """Stores the policy lag of the last update: the number of updates between the weights that sampled its batch
@@ -333,9 +342,17 @@ class HostPlace(AsynchronousPlace):
         self.learner_seconds += self.timers.since(LEARNER_UPDATE_TIMER, started) - started
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
-        """Metrics of the last update, ``{module_id: {metric: number}}``; see `Driver.learner_results`."""
+        """Metrics of the last update, and counters of trained steps since the last call; see
+        `Driver.learner_results`.
+        """
         if not self._learned_from_rows:
-            return mean_results(self._learned) if self._learned else {}
+            results: dict[str, Any] = {}
+            if self._learned:
+                merge_nested(results, mean_results(self._learned))
+                with self._trained_lock:
+                    merge_nested(results, self._trained)
+                    self._trained = {}
+            return results
         return mean_results(self._learner_group.row_results(num_updates)) if self._learner_group.num_updates else {}
 
     # -------------------------------------------------------------------------------------------------- publishing
@@ -455,6 +472,15 @@ def send_weights(
 def connector_state(runner: Any) -> dict[str, Any]:
     """State of the env-to-module pipeline of an EnvRunner, ``{connector name: connector state}``."""
     return runner.get_state(core.COMPONENT_ENV_TO_MODULE_CONNECTOR)[core.COMPONENT_ENV_TO_MODULE_CONNECTOR]
+
+
+def _add_trained_steps(totals: dict[str, Any], metrics: Mapping[str, Any]) -> None:
+    """Adds the counters of trained steps in a learner's nested metrics to `totals`, in place."""
+    for name, value in metrics.items():
+        if isinstance(value, dict):
+            _add_trained_steps(totals.setdefault(name, {}), value)
+        elif adds_up(name) and not name.endswith("_lifetime"):
+            totals[name] = totals.get(name, 0) + value
 
 
 def mean_results(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
