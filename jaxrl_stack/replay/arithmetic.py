@@ -52,8 +52,8 @@ def first(xp: Any, mask: Any) -> Any:
 
 
 def until_end(xp: Any, is_end: Any) -> Any:
-    """Marks the steps up to the first end of an episode, that end included, in rows ``[N, J]`` of consecutive steps;
-    bool.
+    """Marks, in N rows of J consecutive steps, the steps up to and including the first step that ends an episode.
+    Returns bool ``[N, J]``; all True in a row without such a step.
     """
     return xp.arange(is_end.shape[1]) <= first(xp, is_end)[:, None]
 
@@ -107,9 +107,9 @@ def num_starts(xp: Any, is_first: Any, length: int) -> Any:
 
 
 def num_learned(xp: Any, is_first: Any, start: Any, length: int) -> Any:
-    """Computes the maximum number of steps of each drawn sequence that the loss uses, int ``[N]``. For the first step
-    of an episode, it is the random number ``start + 1``, because such a draw also stands for the sequences that begin
-    before the episode and contain fewer of its steps. For other steps, it is `length`.
+    """Computes the maximum number of steps of each drawn sequence that the loss uses, int ``[N]``. If a sequence begins
+    at the first step of an episode, the number is random, ``start + 1``, because such a draw also stands for sequences
+    that begin before the episode and contain fewer of its steps. Otherwise, the number is `length`.
 
     Args:
         xp: Namespace of the arrays.

@@ -77,11 +77,11 @@ class CircularBuffer:
             return [batch for batch, left in self._batches if left]
 
     def __len__(self) -> int:
-        """Number of remaining draws, summed over the batches."""
+        """Number of draws that are still allowed, summed over the batches in the buffer."""
         return sum(left for _, left in self._batches)
 
     def qsize(self) -> int:
-        """Number of remaining draws, summed over the batches."""
+        """Number of draws that are still allowed, summed over the batches in the buffer."""
         return len(self)
 
     @property

@@ -1,4 +1,4 @@
-"""Priorities on the device for proportional sampling: sums and minima over groups of items. Pure functions."""
+"""Sampling in proportion to priorities on the device: pure functions on a tree of the priorities' sums and minima."""
 
 from __future__ import annotations
 
@@ -101,7 +101,9 @@ def put(levels: PriorityLevels, items: jax.Array, counts: jax.Array, starts: jax
 
 
 def num_levels(num_items: int) -> int:
-    """Number of levels of a priority tree with `num_items` items; `draw` needs a row of random numbers per level."""
+    """Number of levels of a priority tree with `num_items` items. To draw N items, `draw` needs N random numbers per
+    level.
+    """
     number, size = 1, math.ceil(num_items / FAN)
     while size > 1:
         number, size = number + 1, math.ceil(size / FAN)
@@ -150,17 +152,21 @@ def _choose(counts: jax.Array, random: jax.Array) -> jax.Array:
 
 
 def _summed(counts: jax.Array) -> jax.Array:
-    """Sums of the columns of an array ``[FAN, N]``, float32 ``[N]``. The rows are always added in the same order."""
+    """Sums of the columns of an array ``[FAN, N]``, float32 ``[N]``. The rows are always added in the same order, so
+    that equal columns have equal sums.
+    """
     return functools.reduce(jnp.add, list(counts))
 
 
 def total(levels: PriorityLevels) -> jax.Array:
-    """Sum of all scaled priorities, each multiplied by the multiplicity of its item (`starts`)."""
+    """Sum of all scaled priorities, each multiplied by the multiplicity of its item, a factor in draws
+    (`PriorityLevels.starts`).
+    """
     return jnp.sum(levels.sums)
 
 
 def minimum(levels: PriorityLevels) -> jax.Array:
-    """Smallest scaled priority; inf without items."""
+    """Smallest scaled priority in the tree; infinity if the tree is empty."""
     # Positive floats are in the order of their bits, and CPUs find the minimum of integers ten times faster.
     bits = jax.lax.bitcast_convert_type(levels.minima, jnp.int32)
     return jax.lax.bitcast_convert_type(bits.min(), jnp.float32)

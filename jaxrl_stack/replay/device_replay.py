@@ -1,4 +1,4 @@
-"""Replay on the device: pure functions over a state of arrays."""
+"""Replay buffer on one device: pure functions on a state of arrays (`ReplayState`)."""
 
 from __future__ import annotations
 
@@ -150,7 +150,9 @@ class DeviceReplay:
 
     @property
     def _is_uniform(self) -> bool:
-        """Whether the replay buffer draws all steps equally often."""
+        """Whether the replay buffer draws all steps equally often: as single steps, without priorities. Sequences begin
+        more often at the first step of an episode.
+        """
         return self.alpha is None and self.length == 1
 
     # ---------------------------------------------------------------------------------------------------------- memory
@@ -470,7 +472,7 @@ class DeviceReplay:
         return frames, num_before
 
     def not_finite(self, state: ReplayState) -> dict[str, jax.Array]:
-        """Marks rows of the ring buffer that contain NaN or infinity.
+        """Finds NaN and infinity in the ring buffer: marks, for each checked column, the rows that contain them.
 
         Returns:
             bool ``[B, L]`` by column, the newest row last: rewards, and obs and final_obs where every row has its own.
@@ -556,8 +558,8 @@ class DeviceReplay:
         return arithmetic.num_starts(jnp, is_first, self.length).astype(jnp.float32).T.reshape(-1)
 
     def _take_out(self, levels: Any, head: jax.Array, before: jax.Array, after: jax.Array) -> Any:
-        """Sets the priorities of old rows to 0: among the newest `before` rows of the ring buffer, only the newest
-        `after` rows keep their priorities.
+        """Sets the priorities of old rows to 0, so that their steps can no longer be drawn. Of the newest `before` rows
+        of the ring buffer, only the newest `after` rows keep their priorities.
         """
 
         def is_left(carry: tuple[Any, jax.Array]) -> jax.Array:
@@ -760,7 +762,9 @@ class DeviceReplay:
             ValueError: If draws are uniform.
         """
         if state.priorities is None or self.alpha is None:
-            raise ValueError("update_priorities() needs priorities: set alpha, e.g. alpha=0.6.")
+            raise ValueError(
+                "update_priorities() needs a buffer with priorities: set alpha, for example DeviceReplay(alpha=0.6)."
+            )
         ages = _of(state.num_rows, items.envs) - items.rows - jnp.uint32(1)
         finite = jnp.isfinite(priorities)
         is_set = finite & (ages < _of(state.size, items.envs).astype(jnp.uint32))
@@ -816,9 +820,9 @@ class DeviceReplay:
         return self._places(_of(state.head, envs), places), envs, weights
 
     def _draw_uniformly(self, state: ReplayState, items: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Draws steps uniformly if environments have different numbers of steps. Returns ``(ages of their rows,
-        environments, weights)``, each ``[N]``; the newest row has age 0. `items` ``[N]`` are random indices into the
-        concatenated steps of all environments.
+        """Draws steps uniformly from environments with different numbers of steps. `items` ``[N]``, random indices into
+        the concatenated steps of all environments, select the steps. Returns ``(ages of their rows, environments,
+        weights)``, each ``[N]``; the newest row has age 0.
         """
         until = jnp.cumsum(state.size)
         envs = jnp.searchsorted(until, items, side="right", method="scan_unrolled")
@@ -856,8 +860,8 @@ class DeviceReplay:
         return envs * self.num_rows + places
 
     def _take(self, state: ReplayState, envs: jax.Array, ages: jax.Array) -> Any:
-        """Reads stored steps from the ring buffer by environment and age of the row (0 is the newest). Both are index
-        arrays of any shapes that broadcast.
+        """Reads stored steps from the ring buffer. The index arrays `envs` and `ages` select the steps; the newest row
+        has age 0. Both arrays may have any shapes that broadcast.
         """
         flat = self._flat(envs, self._places(_of(state.head, envs), ages))
         packed = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]).at[flat].get(mode="promise_in_bounds"), state.ring)
@@ -878,8 +882,8 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, pixels)
 
     def _frames(self, frames: FrameRing, ages: jax.Array, envs: jax.Array, back: jax.Array | int = 0) -> Any:
-        """Reads frames from the ring buffer: for each environment and age of a row (0 is the newest), the frame `back`
-        steps before this row; the row's own frame if `back` is 0.
+        """Reads single frames from the ring buffer. `envs` and `ages` select rows; the newest row has age 0. Each
+        result is the frame `back` steps before the selected row, or the row's own frame if `back` is 0.
         """
         head, since_cut = _of(frames.head, envs), _of(frames.since_cut, envs)
         # Of a cut that no row follows yet, nothing is written down.
@@ -945,8 +949,8 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, inside, state.finals.next_obs)
 
     def _keeps_finals(self, obs: Any) -> bool:
-        """Whether the ring buffer stores a next observation with every step. It does if `num_final_obs` is not set and
-        the observations of all steps take at most `_OWN_FINALS_BYTES` bytes.
+        """Whether the ring buffer stores a next observation with every step: True if `num_final_obs` is None and one
+        observation for each of the buffer's steps takes at most `_OWN_FINALS_BYTES` bytes in total.
         """
         return self.num_final_obs is None and self.num_rows * self.num_envs * bytes_of_shapes(obs) <= _OWN_FINALS_BYTES
 
@@ -1002,8 +1006,8 @@ class RandomNumbers:
 
 
 def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
-    """Maps random uint32 `bits` to int32 in ``[0, number)``: the upper 32 bits of the product. The bias is below
-    ``number / 2^32``. Returns 0 if `bits` is None.
+    """Converts random uint32 `bits` to random int32 numbers in ``[0, number)``: the upper 32 bits of ``bits * number``.
+    The bias of the numbers is below ``number / 2^32``. If `bits` is None, returns zeros, ``[1]``.
     """
     if bits is None:
         return jnp.zeros((1,), jnp.int32)
@@ -1017,8 +1021,8 @@ def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
 
 
 def _places_after(starts: jax.Array | None, places: jax.Array) -> jax.Array:
-    """Returns `places` (ring buffer rows to write) unchanged, but forces XLA to compute `starts` before it writes these
-    rows, because `starts` depends on the newest row before this write.
+    """Returns `places`, the ring buffer rows to write, unchanged, but forces XLA to compute `starts` before it writes
+    these rows. The reason: `starts` depends on the row that is the newest one before this write.
 
     Otherwise, XLA would read that row after it writes the others, and copy the whole ring buffer for this.
     """
@@ -1028,15 +1032,15 @@ def _places_after(starts: jax.Array | None, places: jax.Array) -> jax.Array:
 
 
 def _of(counter: jax.Array, envs: jax.Array) -> jax.Array:
-    """Returns the values of a counter of the ring buffer, such as `head`, for the given environments: a scalar that all
-    environments share, or their entries of an array ``[B]``.
+    """Returns a counter of the ring buffer, such as `head`, for the given environments: `counter` if it is a scalar
+    that all environments share, ``counter[envs]`` if it is an array ``[B]``.
     """
     return counter if counter.ndim == 0 else counter.at[envs].get(mode="promise_in_bounds")
 
 
 def _written(kept: jax.Array, places: jax.Array, new: jax.Array, **options: Any) -> jax.Array:
-    """Writes `new` ``[B, T, ...]`` into an array of the ring buffer, ``[B, L, ...]``, at the row indices `places`,
-    ``[T]`` or ``[B, T]``. A step with the index L is not written.
+    """Writes the values `new` ``[B, T, ...]`` of T steps into an array of the ring buffer, ``[B, L, ...]``, at the row
+    indices `places`, ``[T]`` or ``[B, T]``. The index L, one after the last row, skips a step.
     """
     if places.ndim == 1:
         return kept.at[:, places].set(new, **options)
@@ -1045,8 +1049,9 @@ def _written(kept: jax.Array, places: jax.Array, new: jax.Array, **options: Any)
 
 
 def _last(added: jax.Array | int, column: jax.Array, before: jax.Array) -> jax.Array:
-    """Returns the last valid entry of each environment in a rollout's column ``[T, B, ...]``; valid entries come first.
-    `added` is the number of valid entries: T, or int32 ``[B]``. Environments without valid entries get `before`.
+    """Returns, for each environment, the last valid entry of a rollout's column ``[T, B, ...]``, in which valid entries
+    come first. `added` is the number of valid entries: T, or int32 ``[B]``. For an environment without valid entries,
+    returns the environment's entry of `before` ``[B, ...]``.
     """
     if isinstance(added, int):
         return column[-1]

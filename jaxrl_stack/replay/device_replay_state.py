@@ -16,7 +16,8 @@ from jaxrl_stack.replay import device_priorities
 
 @struct.dataclass
 class ReplayState:
-    """State of a replay buffer: a ring buffer of L rows, each with one step of B environments.
+    """State of a replay buffer on the device: a ring buffer of L rows. Each row contains one step of each of B
+    environments.
 
     If rollouts have a ``loss_mask``, each of the B columns is one agent in one environment, with a separate ring
     buffer: `head`, `num_rows` and `size` are then ``[B]``, otherwise scalars.
@@ -44,8 +45,8 @@ class ReplayState:
 
     @property
     def shared_by_members(self) -> tuple[str, ...]:
-        """Names of this state's fields that are equal in all members of a population (runs in one program); see
-        `utils.members.member_axes`.
+        """Names of this state's fields whose values are equal in all members of a population. The members are training
+        runs in one JAX program; see `utils.members.member_axes`.
 
         If final observations share slots, a row whose slot was overwritten cannot be drawn any more, so `size` depends
         on the episodes of each member. With masks, the number of added steps depends on them, too.
@@ -57,8 +58,8 @@ class ReplayState:
 
 @struct.dataclass
 class FinalObservations:
-    """Next observations of truncated steps and of the newest row, which the ring buffer does not contain. With
-    `DeviceReplay.keep_terminal_obs`, also next observations of terminated steps.
+    """Next observations that the ring buffer does not contain: next observations of truncated steps and of the newest
+    row. With `DeviceReplay.keep_terminal_obs`, also next observations of terminated steps.
 
     Attributes:
         next_obs: ``[S + B, ...]``: a ring of S slots, then the next observations of the newest row of B environments.
@@ -101,8 +102,8 @@ class FrameRing:
 
     @property
     def shared_by_members(self) -> tuple[str, ...]:
-        """Names of the ring buffer's fields that are equal in all members of a population (runs in one program); see
-        `utils.members.member_axes`.
+        """Names of the ring buffer's fields whose values are equal in all members of a population. The members are
+        training runs in one JAX program; see `utils.members.member_axes`.
         """
         return () if self.is_masked else ("head", "since_cut")
 
@@ -131,8 +132,9 @@ class StepLayout:
         return cls(treedef, tuple(packing.slots_of(leaves, lead=0, flags=False)))
 
     def pack(self, steps: Any) -> dict[str, Any]:
-        """Packs steps ``[..., leaf shape]`` for the ring buffer: 32-bit leaves into one array of W words per step,
-        every other leaf separately, ``{"words": uint32 [..., W], "loose": [leaf, ...]}``.
+        """Packs steps, a pytree with leaves ``[..., *leaf shape]``, for the ring buffer: all 32-bit leaves into one
+        array with W 32-bit words per step, every other leaf separately. Returns ``{"words": uint32 [..., W], "loose":
+        [leaf, ...]}``.
         """
         words, loose = [], []
         for leaf, slot in zip(self.treedef.flatten_up_to(steps), self.slots, strict=True):

@@ -65,14 +65,14 @@ class DrawForm(Protocol):
         ...
 
     def num_items(self, num_steps: int, num_shares: int) -> int:
-        """Number of items (transitions, sequences or windows) to draw for an update on `num_steps` steps. It is a
-        multiple of `num_shares`, the number of equal parts into which the items are split.
+        """Number of items (transitions, sequences or windows) in a train batch of at least `num_steps` steps. It is a
+        multiple of `num_shares`, because the batch is split into `num_shares` equal parts.
         """
         ...
 
     def ring(self, **sizes: Any) -> DeviceReplay:
-        """Creates a device replay buffer (`DeviceReplay`) that draws samples of this form; `sizes` are its further
-        arguments.
+        """Creates a device replay buffer (`DeviceReplay`) that draws samples of this form. `sizes` are arguments of
+        `DeviceReplay` that the form does not set, such as `capacity`.
         """
         ...
 
@@ -104,8 +104,8 @@ class DrawForm(Protocol):
         beta: float,
         axis_name: str | None,
     ) -> tuple[ReplayState, dict[str, Any], Any]:
-        """Draws items (transitions, sequences or windows) from a device buffer. Returns ``(state, columns [N, ...],
-        drawn)``; `drawn` identifies the items for `write_to_ring`.
+        """Draws items (transitions, sequences or windows) from a device buffer. Returns ``(buffer state, columns [N,
+        ...], drawn)``; `drawn` identifies the items for `write_to_ring`.
 
         Args:
             ring: Fixed settings of the buffer.
@@ -217,8 +217,8 @@ class _WithPriorities(abc.ABC):
         of_steps: Mapping[str, Any],
         of_items: Mapping[str, Any],
     ) -> MemoryEstimate:
-        """Estimates the memory of a train batch: observations, actions, and further columns by dtype. `of_steps` are
-        columns with a value per step, `of_items` with a value per drawn item.
+        """Estimates the memory of a train batch: observations, actions, and further columns ``{name: dtype}``. Columns
+        in `of_steps` have one value per step, columns in `of_items` one value per drawn item.
         """
         lead = tuple(counts.values())
         sources = {**_OBSERVED, **{name: name for name in self.declared if name in recorded}}
@@ -232,9 +232,9 @@ class _WithPriorities(abc.ABC):
 
     @abc.abstractmethod
     def _sample(self, buffer: Any, number: int, gamma: float, beta: float, **which: Any) -> Any:
-        """Draws a batch of samples from a host buffer and returns the batch's columns. `which` are further arguments of
-        the buffer's sampling method. If they include ``modules_to_sample``, a list of module ids, draws a batch for
-        each of these modules and returns ``{module_id: columns}``.
+        """Draws a batch of samples from a host buffer and returns the batch's columns. The arguments `which` are passed
+        to the buffer's sampling method. With ``modules_to_sample``, a list of module ids, draws one batch per module
+        and returns ``{module_id: columns}``.
         """
 
     def _split(self, columns: dict[str, Any], number: int) -> tuple[dict[str, Any], Any]:
@@ -456,8 +456,8 @@ class Windows:
         return items.put_on_device(ring, state, found, Columns.STATE_IN, self._before_next(logged), where)
 
     def _before_next(self, logged: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the recurrent states before items 1 to T - 1 of each window, ``[N, T - 1, ...]``: the states that the
-        loss logged after items 0 to T - 2.
+        """Returns the recurrent states that the loss logged after each of a window's T items, without the last state:
+        ``{name: [N, T - 1, ...]}``. The state after an item is the state before the next item.
         """
         return {name: logged[name][:, :-1] for name in self.writes}
 

@@ -11,7 +11,8 @@ import numpy as np
 
 @dataclasses.dataclass(slots=True)
 class Record:
-    """Record of an episode in the buffer, or of its part that is not evicted.
+    """Metadata of one episode in the replay buffer: ids, first and last stored row, and whether the episode may
+    continue. If the episode's first steps were evicted, the record describes the remaining part.
 
     Attributes:
         number: Number of the episode in the buffer, from 1.
@@ -83,8 +84,9 @@ class Counts:
 
 
 def packed_records(records: Sequence[Record], streams: Sequence[Hashable]) -> dict[str, Any]:
-    """Converts episode records to columns for the buffer's state: arrays, because a buffer can have millions of
-    records. Custom data, which is rare, and repeated agent and module ids are lists of values with arrays of indices.
+    """Converts episode records to columns for the buffer's state. Most columns are arrays, because a buffer can have
+    millions of records. Agent and module ids are saved as distinct values and an index per record; custom data, which
+    is rare, only for the records that have it.
     """
     places = {key: place for place, key in enumerate(streams)}
     own = [(-1, -1) if record.stream is None else (places[record.stream[0]], record.stream[1]) for record in records]
@@ -105,7 +107,7 @@ def packed_records(records: Sequence[Record], streams: Sequence[Hashable]) -> di
 
 
 def unpacked_records(packed: Mapping[str, Any], streams: Sequence[Hashable]) -> list[Record]:
-    """Converts columns that `packed_records` returned back to episode records.
+    """Converts a result of `packed_records` back to episode records.
 
     Raises:
         ValueError: If the columns have different lengths, or a text is damaged.
@@ -136,7 +138,10 @@ def _unpacked_texts(packed: Mapping[str, np.ndarray]) -> list[str | None]:
     joined, lengths = packed["utf8"].tobytes(), packed["length"]
     stops = np.cumsum(np.maximum(lengths, 0))
     if len(stops) and stops[-1] != len(joined):
-        raise ValueError("The saved replay buffer is damaged: episode ids are incomplete. Restore another checkpoint.")
+        raise ValueError(
+            "The saved replay buffer is damaged: the text of the episode ids does not have the saved lengths. Restore "
+            "another checkpoint."
+        )
     return [
         None if length < 0 else joined[stop - length : stop].decode(errors="surrogatepass")
         for length, stop in zip(lengths.tolist(), stops.tolist(), strict=True)
@@ -144,6 +149,8 @@ def _unpacked_texts(packed: Mapping[str, np.ndarray]) -> list[str | None]:
 
 
 def _packed_values(values: Sequence[Hashable]) -> dict[str, Any]:
-    """Returns the distinct values, and for each entry the index of its value."""
+    """Encodes n values, which often repeat, as ``{"values": list of the distinct values, "place": int64 [n], index of
+    each value in this list}``.
+    """
     places = {value: place for place, value in enumerate(dict.fromkeys(values))}
     return {"values": list(places), "place": np.array([places[value] for value in values], np.int64)}

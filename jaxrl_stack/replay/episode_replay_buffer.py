@@ -194,7 +194,7 @@ class EpisodeReplayBuffer(Checkpointable):
     # ---------------------------------------------------------------------------------------------------------- adding
 
     def add(self, episodes: Sequence[SingleAgentEpisode] | SingleAgentEpisode) -> None:
-        """Copies episodes, or chunks of episodes, into the buffer, without their lookback.
+        """Copies episodes, or chunks of episodes, into the buffer. Their lookback is not copied.
 
         Args:
             episodes: One, or several in the order in which they were sampled.
@@ -384,7 +384,9 @@ class EpisodeReplayBuffer(Checkpointable):
         return found, owners
 
     def _same_frames(self, rows: np.ndarray, observations: Any) -> np.ndarray:
-        """Compares the observations stored in `rows` with new ones, bool ``[B]``; False for row -1."""
+        """Compares the observations stored in `rows` with new observations. Returns bool ``[B]``: True if both are
+        equal; False for row -1 (no stored observation).
+        """
         same = rows >= 0
         stored = self._store.take(Columns.OBS, rows)
         for left, right in zip(tree_leaves(stored), tree_leaves(observations), strict=True):
@@ -429,8 +431,8 @@ class EpisodeReplayBuffer(Checkpointable):
             self._evict(record, excess if record.is_running else None)
 
     def _evict(self, record: Record, num_steps: int | None = None) -> None:
-        """Evicts the first `num_steps` steps of an episode; the whole episode if `num_steps` is None or no step
-        remains.
+        """Evicts the first `num_steps` steps of an episode. If `num_steps` is None or no step would remain, evicts the
+        whole episode.
         """
         store = self._store
         steps, last = store.walk(record.first, num_steps)
@@ -460,8 +462,8 @@ class EpisodeReplayBuffer(Checkpointable):
     # ----------------------------------------------------------------------------------- which items there are (hooks)
 
     def _bookkeeping(self) -> dict[str, int]:
-        """Bytes that this class needs per stored row besides the data, such as for the sampling index, ``{name:
-        bytes}``, for memory checks.
+        """Memory that this class needs per stored row in addition to the data, for example for the sampling index:
+        ``{name: bytes}``. Memory checks use these numbers.
         """
         return {"items": 8}
 
@@ -492,8 +494,8 @@ class EpisodeReplayBuffer(Checkpointable):
         return {"rows": self._items[: self._num_timesteps].copy()}
 
     def _restored_items(self, items: Mapping[str, Any], store: StoredFrames) -> dict[str, Any]:
-        """Converts the sampling index in a state from `_get_items` to attributes of the buffer, ``{attribute: value}``;
-        `store` must already contain the steps.
+        """Converts a saved sampling index, a result of `_get_items`, to attributes of the buffer, ``{attribute:
+        value}``. `store` is the saved memory that contains the steps of this index.
         """
         rows = items["rows"]
         own, places = np.zeros((2, store.num_rows), np.int32)
@@ -511,9 +513,9 @@ class EpisodeReplayBuffer(Checkpointable):
         return self._draw_starts(number, 1)
 
     def _draw_starts(self, number: int, length: int) -> np.ndarray:
-        """Draws the first steps of sequences; returns their rows ``[number]`` in the buffer's memory. The first step of
-        an episode is `length` times as likely as another step, because it also represents sequences that begin before
-        the episode.
+        """Draws the first steps of sequences of `length` steps; returns their rows ``[number]`` in the buffer's memory.
+        The first step of an episode is `length` times as likely as another step, because it also stands for sequences
+        that begin before the episode.
         """
         more, num_steps = length - 1, self._num_timesteps
         drawn = self.rng.integers(num_steps + more * len(self._records), size=number)
@@ -554,8 +556,8 @@ class EpisodeReplayBuffer(Checkpointable):
         lookback: int = 0,
         min_batch_length_T: int = 0,
     ) -> Any:
-        """Samples transitions, sequences or rows of consecutive steps in the formats of RLlib's replay buffers.
-        `sample_batch` and `sample_sequences` are faster.
+        """Samples transitions, sequences, or rows of steps that may cross episode boundaries, in the formats of RLlib's
+        replay buffers. `sample_batch` and `sample_sequences` are faster.
 
         Without `sample_episodes`: rows of consecutive steps, ``{"obs", "actions", "rewards", "is_first", "is_last",
         "is_terminated", "is_truncated"}``, each ``[B, T, ...]``. A row starts at a random step. If an episode ends
@@ -951,7 +953,8 @@ def block_too_large(size: int, unit: str, capacity: int) -> ValueError:
 
 
 def check_continues(id_: str, clock: str, start: int, end: int, *, is_running: bool) -> None:
-    """Checks that an episode still runs, and that a chunk starts where the stored part of the episode ends.
+    """Raises an error if a chunk does not continue its stored episode: if the episode has already ended, or the chunk
+    does not start where the stored part ends.
 
     Args:
         id_: The episode.
@@ -965,8 +968,8 @@ def check_continues(id_: str, clock: str, start: int, end: int, *, is_running: b
     """
     if not is_running:
         raise ValueError(
-            f"The chunk of episode {id_} that starts at {clock}{start} cannot be added: this episode has ended in the "
-            "replay buffer. Give every episode a unique id."
+            f"The chunk of episode {id_} that starts at {clock}{start} cannot be added: the stored episode with this "
+            "id has already ended. Give every episode a unique id."
         )
     if start != end:
         raise ValueError(
@@ -982,7 +985,7 @@ def _at_least(least: int, name: str, value: Any) -> int:
 
 
 def _rows(column: Any) -> Any:
-    """Converts a column of an episode, arrays or a list of n entries, to arrays ``[n, ...]``."""
+    """Converts a column of an episode to arrays ``[n, ...]``: stacks a list of n entries; returns arrays unchanged."""
     return batch(column) if isinstance(column, list) else column
 
 

@@ -104,7 +104,8 @@ class FrameStore:
     def fit(
         self, steps: Mapping[str, Any], tails: Any, extras: Mapping[str, Any], bookkeeping: Mapping[str, int]
     ) -> tuple[dict[str, Any], Any, dict[str, Any]]:
-        """Converts new data of a replay buffer to the dtypes of the stored data, which the first data determines.
+        """Converts new steps to the dtypes of the steps in the replay buffer. If no steps were ever stored, the new
+        steps determine these dtypes, and the store allocates its memory.
 
         Args:
             steps: ``{column: pytree [S, ...]}``, `STEP_COLUMNS`.
@@ -141,8 +142,8 @@ class FrameStore:
         return map_arrays(lambda leaf: leaf[..., -(leaf.shape[-1] // self.num_frames) :], obs)
 
     def _keep_earlier(self, rows: np.ndarray, obs: Any) -> None:
-        """Stores the older frames of the stacked observations in the first rows of stored episodes. Other rows store
-        only the newest frame.
+        """Stores separately the older frames of stacked observations `obs` at the first rows of stored episodes. A row
+        stores only the newest frame; for later rows, the earlier rows of the episode have the older frames.
         """
         older = map_arrays(lambda leaf: leaf[..., : -(leaf.shape[-1] // self.num_frames)], obs)
         for place, row in enumerate(rows.tolist()):
@@ -229,8 +230,8 @@ class FrameStore:
         self._num_free += len(rows)
 
     def walk(self, row: int, num_steps: int | None = None) -> tuple[np.ndarray, int]:
-        """Follows the linked rows of a stored episode from `row` for at most `num_steps` steps: returns ``(rows of its
-        steps, the row after them)``.
+        """Follows a stored episode, a linked list of rows, from `row` for at most `num_steps` steps. Returns ``(rows of
+        these steps, the row that follows them)``.
         """
         link = self.next.data  # Its items are Python's ints, without a detour.
         rows = []
@@ -274,7 +275,8 @@ class FrameStore:
         return map_arrays(of_leaf, self.columns[Columns.OBS], *(older for _, older in kept))
 
     def extra(self, name: str) -> Any:
-        """Values of an extra module output, stored in addition to the columns of a step, in all rows.
+        """Returns a stored module output, such as recurrent states: its values in all rows of the store, a pytree
+        ``[num_rows, ...]``.
 
         Raises:
             ValueError: If no step has this output.
@@ -374,7 +376,9 @@ class FrameStore:
         return state
 
     def own(self) -> None:
-        """Copies the store's arrays that an earlier result of `get_state` still uses. Called before every write."""
+        """Copies each array of the store that a result of `get_state` still uses, so that writes to the store do not
+        change this result. Called before every write.
+        """
         if not self._loans:
             return
         held = [loan for loan in (reference() for reference in self._loans) if loan is not None]
@@ -453,7 +457,8 @@ class StoredFrames:
 
     @classmethod
     def from_state(cls, capacity: int, state: Mapping[str, Any], bookkeeping: Mapping[str, int]) -> StoredFrames:
-        """Checks a state that `FrameStore.get_state` returned, without allocating the store.
+        """Checks a state that `FrameStore.get_state` returned and converts it to a `StoredFrames`, without allocating
+        the store.
 
         Args:
             capacity: Expected number of steps.
@@ -479,8 +484,8 @@ class StoredFrames:
                 _check_columns(name, value, size)
         if sum(sizes) != num_used or any(_form(part) != _form(parts[0]) for part in parts):
             raise ValueError(
-                f"The saved replay buffer is damaged: its arrays differ in structure, or do not have {num_used} rows "
-                "in total. Restore another checkpoint."
+                f"The saved replay buffer is damaged: its parts have different columns, shapes or dtypes, or do not "
+                f"have {num_used} rows in total. Restore another checkpoint."
             )
         _require_memory(parts[0]["columns"], parts[0]["extras"], bookkeeping, num_rows - num_used)
         return cls(capacity, num_frames, num_rows, earlier, free, parts, links)
@@ -492,7 +497,9 @@ class StoredFrames:
         return np.flatnonzero((self.links["next"] >= 0) & (self.links["owner"] > 0))
 
     def opened(self) -> FrameStore:
-        """Allocates a `FrameStore` and moves the arrays of this saved state into it. Call it once."""
+        """Allocates a `FrameStore` and moves the saved arrays into it. This empties the saved state, so call the method
+        only once.
+        """
         store = FrameStore(self.capacity, self.num_frames)
         store._earlier = self.earlier
         if not self.parts:
@@ -514,12 +521,14 @@ class StoredFrames:
 
 
 def map_arrays(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """Applies a function to all arrays of a pytree, like `tree_map`; faster if the tree is one array."""
+    """Applies a function to all arrays of one or several pytrees, like `tree_map`. Faster than `tree_map` if the first
+    pytree is a single array.
+    """
     return fn(tree, *rest) if type(tree) is np.ndarray else tree_map(fn, tree, *rest)
 
 
 def _put(stored: Any, rows: np.ndarray | slice, value: Any | None) -> None:
-    """Writes `value` to some rows of a stored column; zeros if `value` is None."""
+    """Writes `value` to the given rows of a stored column. If `value` is None, writes zeros."""
     if type(stored) is np.ndarray:
         stored[rows] = 0 if value is None else value
     elif value is None:
@@ -529,8 +538,9 @@ def _put(stored: Any, rows: np.ndarray | slice, value: Any | None) -> None:
 
 
 def _checked_links(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Checks and returns the arrays that link the rows of a saved `FrameStore` (next and previous row, `t`, owner,
-    generation), each of shape ``[used rows]``.
+    """Checks and returns the arrays that link the rows of a saved `FrameStore`. Each has one number per used row: next
+    row, previous row, steps since the episode's reset, number of the episode, or number of times that the row was
+    freed.
     """
     num_rows, links = int(state["num_rows"]), {name: np.asarray(state["links"][name]) for name in _LINKS}
     num_used = len(links["owner"])
@@ -561,7 +571,9 @@ def _form(tree: Any) -> Any:
 
 
 def longer(tree: Any, num_rows: int) -> Any:
-    """Extends arrays with zeros to `num_rows` rows. The system allocates memory only for pages that are written."""
+    """Copies arrays to longer arrays with `num_rows` rows; the added rows are zeros. The operating system allocates
+    memory only for the pages that are written.
+    """
 
     def of_leaf(leaf: np.ndarray) -> np.ndarray:
         rows = np.zeros((num_rows, *leaf.shape[1:]), leaf.dtype)
@@ -596,8 +608,8 @@ def _check_columns(name: str, value: Any, size: int) -> None:
 
 
 def _fitted(name: str, stored: Any, value: Any, size: int | None = None) -> Any:
-    """Converts new values of a column, `size` rows, to the dtypes of the stored column. If the column is not stored
-    yet, only converts the values to arrays.
+    """Checks new values of a column and converts them to the dtypes of the stored column. If the column is not stored
+    yet, only checks the values and converts them to arrays. If `size` is given, the values must have `size` rows.
     """
     if (
         type(value) is type(stored) is np.ndarray
@@ -615,7 +627,7 @@ def _fitted(name: str, stored: Any, value: Any, size: int | None = None) -> Any:
         if not isinstance(new, np.ndarray):
             raise ValueError(
                 f"The column {name!r} is an array in the replay buffer, but the new data is a {type(new).__name__}. "
-                "Add arrays."
+                f"Add an array as {name!r}."
             )
         if new.shape[1:] != stored.shape[1:]:
             raise ValueError(

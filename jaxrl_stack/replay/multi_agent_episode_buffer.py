@@ -57,7 +57,8 @@ class AgentSteps:
 
 @dataclasses.dataclass(slots=True)
 class EpisodeOfAgents:
-    """Record of a multi-agent episode in the buffer, or of its part that is not evicted.
+    """Metadata of one multi-agent episode in the replay buffer: range of env steps, how the episode ended, and the
+    steps of each agent. If the episode's first steps were evicted, the record describes the remaining part.
 
     Attributes:
         first: The oldest env step that is stored.
@@ -262,7 +263,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return len(self._episodes) if module_id is None else self._count(module_id, "get_num_episodes")
 
     def get_num_episodes_evicted(self, module_id: str | None = None) -> int:
-        """Total number of evicted episodes; with `module_id`, of episodes of that module's agents."""
+        """Total number of evicted episodes; with `module_id`, number of evicted episodes of that module's agents."""
         if module_id is None:
             return self._counts.evicted_episodes
         return self._count(module_id, "get_num_episodes_evicted")
@@ -276,7 +277,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return sum(map(len, self._parts.values()))
 
     def get_added_timesteps(self, module_id: str | None = None) -> int:
-        """Total number of added env steps; with `module_id`, of that module's agent steps."""
+        """Total number of added env steps; with `module_id`, total number of that module's added agent steps."""
         return self._counts.added_timesteps if module_id is None else self._count(module_id, "get_added_timesteps")
 
     def get_added_agent_timesteps(self) -> int:
@@ -284,9 +285,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return sum(part.get_added_timesteps() for part in self._parts.values())
 
     def get_sampled_timesteps(self, module_id: str | None = None) -> int:
-        """Total number of sampled steps. Each call of a sampling method adds the largest number of steps that it drew
-        for one module; `sample` with ``replay_mode="synchronized"`` adds the number of drawn env steps. With
-        `module_id`, total number of that module's sampled steps.
+        """Total number of sampled steps; with `module_id`, total number of sampled steps of that module. Without
+        `module_id`, each call of a sampling method adds the largest number of steps that the call drew for one module,
+        and `sample` with ``replay_mode="synchronized"`` adds the number of drawn env steps.
         """
         return self._counts.sampled_timesteps if module_id is None else self._count(module_id, "get_sampled_timesteps")
 
@@ -339,13 +340,13 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return built
 
     def _record(self, steps: AgentSteps) -> Record:
-        """Returns the `Record` of an agent's episode from the buffer of the agent's module."""
+        """Returns the metadata (`Record`) of one agent's episode from the replay buffer of the agent's module."""
         return self._parts[steps.module_id]._records[steps.number]
 
     # ---------------------------------------------------------------------------------------------------------- adding
 
     def add(self, episodes: Sequence[MultiAgentEpisode] | MultiAgentEpisode) -> None:
-        """Copies episodes, or chunks of episodes, into the buffer, without their lookback.
+        """Copies episodes, or chunks of episodes, into the buffer. Their lookback is not copied.
 
         Args:
             episodes: One, or several in the order in which they were sampled.
@@ -423,8 +424,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         lacking = [module_id for module_id in modules if module_id not in starts]
         if lacking:
             raise ValueError(
-                f"add_block(starts=...) lacks the modules {lacking}. Add for each module a bool array with one entry "
-                "per row of its columns [T, rows, ...]: True if the row's first step begins an episode."
+                f"add_block(starts=...) lacks the modules {lacking}. Add a bool array [R] for each module with columns "
+                "[T, R, ...]: entry r is True if the first step in columns[:, r] begins an episode."
             )
         counts = np.asarray(times.counts, bool)
         num_envs, size = counts.shape[1], int(np.count_nonzero(counts))
@@ -482,8 +483,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
                 part._end(own.number[own.last >= 0])
 
     def _stream(self, stream: Hashable, num_envs: int, serial: int | None) -> EnvStream | None:
-        """Returns the unfinished episodes that a new block (T steps of B environments) continues. None if the block is
-        the first one or does not continue the previous block; unfinished episodes then end.
+        """Returns the unfinished episodes that a new block (T steps of B environments) continues. If the block does not
+        continue the previous block, ends these episodes and returns None. Returns None for the first block.
         """
         running = self._streams.get(stream)
         if running is None:
@@ -534,8 +535,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def _append(
         self, stored: EpisodeOfAgents, agent: Any, module_id: str, number: int, begins: list[int], seen: int
     ) -> None:
-        """Adds new steps of an agent to the record of a multi-agent episode. `begins` are the env steps at which these
-        steps begin; `seen` is the env step of the agent's last observation.
+        """Adds new steps of an agent to the record of a multi-agent episode. `begins` contains the env step at which
+        each of these steps begins; `seen` is the env step of the agent's last observation.
         """
         # A step that was held over may have begun before the oldest env step that is stored.
         begins[0] = max(begins[0], stored.first)
@@ -557,8 +558,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     # -------------------------------------------------------------------------------------------------------- eviction
 
     def _make_room(self, size: int, id_: str | None = None) -> None:
-        """Evicts the oldest episodes before env steps are added. An unfinished episode of `add_block` loses only as
-        many of its oldest env steps as necessary.
+        """Evicts the oldest episodes, so that the buffer has room for new env steps. An unfinished episode that
+        `add_block` added loses only as many of its oldest env steps as necessary.
 
         Args:
             size: Number of env steps to add.
@@ -571,8 +572,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
             self._evict(oldest, excess if goes_on else None)
 
     def _evict(self, id_: str, num_steps: int | None) -> None:
-        """Evicts the oldest `num_steps` env steps of an episode; the whole episode if `num_steps` is None or no step
-        remains.
+        """Evicts the first `num_steps` env steps of an episode. If `num_steps` is None or no step would remain, evicts
+        the whole episode.
         """
         stored = self._episodes[id_]
         is_gone = num_steps is None or num_steps >= len(stored)
@@ -653,7 +654,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
             )
         if replay_mode == "synchronized":
             if (batch_length_T or self.batch_length_T) > 1:
-                raise ValueError("replay_mode='synchronized' draws transitions: leave batch_length_T out.")
+                raise ValueError("replay_mode='synchronized' draws transitions, not sequences: pass batch_length_T=1.")
             return self._synchronized(num_items, batch_size_B, modules_to_sample, n_step or 1, gamma, beta)
         length = self.batch_length_T if batch_length_T is None else batch_length_T
         drawn = self._drawn(
@@ -742,7 +743,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         )
 
     def _sampled_modules(self, modules: Collection[str] | None) -> list[str]:
-        """Returns the requested modules, by default all with stored steps."""
+        """Returns the ids of the modules to sample: `modules`, or if None, all modules with stored steps."""
         have = [module_id for module_id, part in self._parts.items() if len(part)]
         if not have:
             raise ValueError("The replay buffer is empty: add episodes before you sample.")

@@ -47,7 +47,8 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         episodes: Sequence[MultiAgentEpisode] | MultiAgentEpisode,
         weight: float | Mapping[str, float] | None = None,
     ) -> None:
-        """Copies episodes, or chunks of episodes, into the buffer.
+        """Copies episodes, or chunks of episodes, into the buffer, with the priority `weight` for their steps (None:
+        the largest priority set so far). Their lookback is not copied.
 
         Args:
             episodes: As in `MultiAgentEpisodeReplayBuffer.add`.
@@ -93,7 +94,7 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         for name, values in priorities.items():
             if name not in self._parts:
                 raise ValueError(
-                    f"update_priorities() got module {name!r}, but the replay buffer has steps of "
+                    f"update_priorities() got module {name!r}, but the replay buffer has only steps of the modules "
                     f"{self.get_module_ids()}. Use one of these module ids."
                 )
             self._parts[name].update_priorities(values, indices=None if indices is None else indices[name])

@@ -57,7 +57,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     # ---------------------------------------------------------------------------------------------------------- adding
 
     def add(self, episodes: Sequence[SingleAgentEpisode] | SingleAgentEpisode, weight: float | None = None) -> None:
-        """Copies episodes, or chunks of episodes, into the buffer.
+        """Copies episodes, or chunks of episodes, into the buffer, with the priority `weight` for their steps (None:
+        the largest priority set so far). Their lookback is not copied.
 
         Args:
             episodes: As in `EpisodeReplayBuffer.add`.
@@ -109,8 +110,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._store.own()
         if items.dtype != np.int64 or np.count_nonzero(items & 0xFFFFFFFF >= self._store.num_rows):
             raise ValueError(
-                f"update_priorities(indices=...): the {items.dtype} indices are not the batch_indexes of a sample of "
-                "this buffer. Pass the sample's batch_indexes (int64) unchanged: indices=batch['batch_indexes']."
+                f"update_priorities() got indices of dtype {items.dtype} that do not come from a sample of this replay "
+                "buffer. Pass the sample's batch_indexes (int64) unchanged: indices=batch['batch_indexes']."
             )
         rows, generations = items & 0xFFFFFFFF, items >> 32
         is_there = (self._store.generation[rows] == generations) & (self._store.next[rows] >= 0)
@@ -201,5 +202,5 @@ def checked_weight(weight: float | None) -> float | None:
         ValueError: If `weight` is out of range.
     """
     if weight is not None and not (isinstance(weight, numbers.Real) and 0 < weight < math.inf):
-        raise ValueError(f"weight={weight!r} must be a priority > 0, or None for the largest so far.")
+        raise ValueError(f"weight={weight!r} must be a priority > 0, or None for the largest priority set so far.")
     return None if weight is None else float(weight)

@@ -41,7 +41,7 @@ class PriorityTree:
 
     @property
     def total(self) -> float:
-        """Sum of all priorities in the tree, each multiplied by its multiplicity."""
+        """Sum of all priorities in the tree, each multiplied by its multiplicity, a factor in draws (see `set`)."""
         return float(np.cumsum(self._sums[-1])[-1])
 
     @property
@@ -50,7 +50,7 @@ class PriorityTree:
         return float(self._minima[-1].min())
 
     def get(self, indices: np.ndarray) -> np.ndarray:
-        """Priorities at `indices` in the tree, float64; 0 for removed or unset ones."""
+        """Priorities at `indices` in the tree, float64; 0 at an index whose priority was removed or never set."""
         priorities = self._minima[0].reshape(-1)[indices]
         return np.where(np.isinf(priorities), 0.0, priorities)
 

@@ -6,8 +6,8 @@ import numpy as np
 
 
 class LentArray:
-    """Array that `get_state` lends as read-only views. Only views from `rows` keep this object alive, so a weak
-    reference tells whether the array is in use.
+    """Wrapper of an array from which `get_state` returns read-only views. The views from `rows` keep the wrapper alive,
+    so a weak reference to the wrapper tells whether a view is still in use.
 
     In NumPy, a view of a view refers to the original array and does not keep the view in between alive. But a view
     keeps an object alive that is not an array, such as an object of this class.
@@ -26,6 +26,6 @@ class LentArray:
         self.__array_interface__ = {**interface, "data": (interface["data"][0], True)}
 
     def rows(self) -> np.ndarray:
-        """Returns a read-only view of the array. This object lives at least as long as the view."""
+        """Returns a read-only view of the wrapped array. The view keeps this wrapper alive."""
         # The interface has no names of dtypes such as bfloat16.
         return np.asarray(self).view(self.array.dtype)

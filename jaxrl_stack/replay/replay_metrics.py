@@ -28,7 +28,8 @@ _NO_LIFETIME = {names.NUM_EPISODES_PER_SAMPLE, names.NUM_RESAMPLES}
 
 
 class Scope(NamedTuple):
-    """Environment, agent or module whose steps are counted; determines the names of metrics.
+    """Selects whether a replay buffer's metrics are logged for the environment, for an agent, for a module, or for
+    several of these. The metrics of each have different names.
 
     Attributes:
         of_env: Whether there are metrics of env steps.
@@ -124,8 +125,8 @@ class ReplayMetrics:
 
 
 def _keys(name: str, scope: Scope, suffix: str = "") -> list[str | tuple[str, str]]:
-    """Names under which a metric is logged: one name for env steps, one for the agent and one for the module. Names
-    for parts that `scope` lacks are omitted.
+    """Names under which a metric is logged: one name each for the environment, the agent and the module, if `scope`
+    selects it.
     """
     num = "num_" if name.startswith("num_") else ""
     rest = f"{name.removeprefix('num_').replace('env_', '')}{suffix}"

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def rows_of_frames(buffer: EpisodeReplayBuffer, number: int, length: int) -> dict[str, Any]:
-    """Draws `number` rows of `length` consecutive observations, actions and rewards. If an episode ends within a row,
-    another episode follows.
+    """Draws `number` rows of `length` consecutive observations, actions and rewards each. If an episode ends within a
+    row, the row continues with the start of another episode.
     """
     columns, _ = items.host_windows(buffer, number, length)
     # RLlib's rows are taken for pieces of episodes that begin and end with them.
@@ -115,8 +115,9 @@ def episode(
     *,
     weight: np.float32 | None = None,
 ) -> SingleAgentEpisode:
-    """Builds a `SingleAgentEpisode` from the consecutive stored rows `frames`. If `weight` is given, the episode also
-    has the columns "n_step" and "weights", as sampled episodes have in RLlib.
+    """Builds a `SingleAgentEpisode` from stored rows of a replay buffer; `frames` are their indices in the order of
+    time. If `weight` is given, the episode also has the extra model outputs "n_step" (all 1) and "weights", as sampled
+    episodes have in RLlib.
     """
     store = buffer._store
     steps = frames[:-1]

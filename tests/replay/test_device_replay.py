@@ -425,7 +425,7 @@ def test_update_priorities_passes_over_what_is_gone_and_what_is_not_finite():
     assert count(state, 4, 1) == np.float32(1e-12)
     assert float(state.priorities.largest) == 2.0
     uniform = DeviceReplay(capacity=8, num_envs=2, batch_size=4)
-    with pytest.raises(ValueError, match="needs priorities: set alpha"):
+    with pytest.raises(ValueError, match="needs a buffer with priorities: set alpha"):
         uniform.update_priorities(state, items, jnp.ones(6))
 
 

@@ -662,7 +662,7 @@ def test_data_that_does_not_fit(cls):
     again = Truth([20], [True], [False], [0])
     part = chunk(again, 0, 0, 3)
     before = contents(buffer)
-    with pytest.raises(ValueError, match="e0 that starts at t=0 .* has ended"):
+    with pytest.raises(ValueError, match="e0 that starts at t=0 .* has already ended"):
         buffer.add(part)
     truth.lengths[3], truth.given[3] = 40, 14
     with pytest.raises(ValueError, match="e3 starts at t=14, .* ends at t=12"):

@@ -178,7 +178,7 @@ def test_many_short_episodes_are_stored_as_arrays(cls, tmp_path):
     loaded = cls.from_checkpoint(path)
     assert loaded._records == buffer._records
     for restored in (buffer, loaded):
-        with pytest.raises(ValueError, match="this episode has ended"):
+        with pytest.raises(ValueError, match="this id has already ended"):
             restored.add(shorts[0])
         restored.add_block(columns, stream=("runner", 1))
     assert_same(loaded.get_state(), buffer.get_state())
