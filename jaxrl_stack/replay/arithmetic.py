@@ -107,9 +107,9 @@ def num_starts(xp: Any, is_first: Any, length: int) -> Any:
 
 
 def num_learned(xp: Any, is_first: Any, start: Any, length: int) -> Any:
-    """Computes the maximum number of steps of each drawn sequence that the loss uses, int ``[N]``. If a sequence begins
-    at the first step of an episode, the number is random, ``start + 1``, because such a draw also stands for sequences
-    that begin before the episode and contain fewer of its steps. Otherwise, the number is `length`.
+    """Computes the maximum number of steps of each drawn sequence that the loss uses, int ``[N]``. If the drawn
+    step is the first step of its episode, the number is random, ``start + 1``, because such a draw also stands for
+    sequences that begin before the episode and contain fewer of its steps. Otherwise, the number is `length`.
 
     Args:
         xp: Namespace of the arrays.

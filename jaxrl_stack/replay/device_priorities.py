@@ -159,8 +159,8 @@ def _summed(counts: jax.Array) -> jax.Array:
 
 
 def total(levels: PriorityLevels) -> jax.Array:
-    """Sum of all scaled priorities, each multiplied by the multiplicity of its item, a factor in draws
-    (`PriorityLevels.starts`).
+    """Sum of all scaled priorities, each multiplied by the multiplicity of its item. Multiplicities are factors of the
+    items' probabilities in draws (`PriorityLevels.starts`).
     """
     return jnp.sum(levels.sums)
 

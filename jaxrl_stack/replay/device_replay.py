@@ -150,8 +150,8 @@ class DeviceReplay:
 
     @property
     def _is_uniform(self) -> bool:
-        """Whether the replay buffer draws all steps equally often: as single steps, without priorities. Sequences begin
-        more often at the first step of an episode.
+        """Whether the replay buffer draws all steps equally often: True if draws have no priorities (`alpha` is None)
+        and `length` is 1. Longer sequences begin more often at the first step of an episode than at other steps.
         """
         return self.alpha is None and self.length == 1
 
@@ -558,8 +558,8 @@ class DeviceReplay:
         return arithmetic.num_starts(jnp, is_first, self.length).astype(jnp.float32).T.reshape(-1)
 
     def _take_out(self, levels: Any, head: jax.Array, before: jax.Array, after: jax.Array) -> Any:
-        """Sets the priorities of old rows to 0, so that their steps can no longer be drawn. Of the newest `before` rows
-        of the ring buffer, only the newest `after` rows keep their priorities.
+        """Sets the priorities of old rows to 0, so that their steps can no longer be drawn: among the newest `before`
+        rows of the ring buffer, only the newest `after` rows keep their priorities.
         """
 
         def is_left(carry: tuple[Any, jax.Array]) -> jax.Array:
@@ -763,7 +763,8 @@ class DeviceReplay:
         """
         if state.priorities is None or self.alpha is None:
             raise ValueError(
-                "update_priorities() needs a buffer with priorities: set alpha, for example DeviceReplay(alpha=0.6)."
+                "update_priorities() needs a buffer with priorities: set alpha, for example DeviceReplay(..., "
+                "alpha=0.6)."
             )
         ages = _of(state.num_rows, items.envs) - items.rows - jnp.uint32(1)
         finite = jnp.isfinite(priorities)
@@ -834,7 +835,7 @@ class DeviceReplay:
         self, state: ReplayState, ages: jax.Array, envs: jax.Array, random: RandomNumbers
     ) -> jax.Array | int:
         """Maximum number of steps of each drawn sequence that the loss uses: `length`, or a random number if
-        the sequence begins at the first step of an episode; see `arithmetic.num_learned`.
+        the drawn step is the first step of its episode; see `arithmetic.num_learned`.
         """
         if state.priorities is None or state.priorities.starts is None:
             return self.length
@@ -949,8 +950,8 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, inside, state.finals.next_obs)
 
     def _keeps_finals(self, obs: Any) -> bool:
-        """Whether the ring buffer stores a next observation with every step: True if `num_final_obs` is None and one
-        observation for each of the buffer's steps takes at most `_OWN_FINALS_BYTES` bytes in total.
+        """Whether the ring buffer stores a next observation with every step: True if `num_final_obs` is None and the
+        next observations of a full buffer take at most `_OWN_FINALS_BYTES` bytes.
         """
         return self.num_final_obs is None and self.num_rows * self.num_envs * bytes_of_shapes(obs) <= _OWN_FINALS_BYTES
 
@@ -1022,9 +1023,9 @@ def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
 
 def _places_after(starts: jax.Array | None, places: jax.Array) -> jax.Array:
     """Returns `places`, the ring buffer rows to write, unchanged, but forces XLA to compute `starts` before it writes
-    these rows. The reason: `starts` depends on the row that is the newest one before this write.
+    these rows, because `starts` depends on the row that is the newest before the write.
 
-    Otherwise, XLA would read that row after it writes the others, and copy the whole ring buffer for this.
+    Otherwise, XLA would read that row after the write, and copy the whole ring buffer for this.
     """
     if starts is None:
         return places
@@ -1040,7 +1041,7 @@ def _of(counter: jax.Array, envs: jax.Array) -> jax.Array:
 
 def _written(kept: jax.Array, places: jax.Array, new: jax.Array, **options: Any) -> jax.Array:
     """Writes the values `new` ``[B, T, ...]`` of T steps into an array of the ring buffer, ``[B, L, ...]``, at the row
-    indices `places`, ``[T]`` or ``[B, T]``. The index L, one after the last row, skips a step.
+    indices `places`, ``[T]`` or ``[B, T]``. A step with the index L, one after the last row, is not written.
     """
     if places.ndim == 1:
         return kept.at[:, places].set(new, **options)

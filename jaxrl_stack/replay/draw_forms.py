@@ -217,8 +217,8 @@ class _WithPriorities(abc.ABC):
         of_steps: Mapping[str, Any],
         of_items: Mapping[str, Any],
     ) -> MemoryEstimate:
-        """Estimates the memory of a train batch: observations, actions, and further columns ``{name: dtype}``. Columns
-        in `of_steps` have one value per step, columns in `of_items` one value per drawn item.
+        """Estimates the memory of a train batch: observations, actions, `declared` columns, and the columns ``{name:
+        dtype}`` in `of_steps` and `of_items`. `of_steps` have one value per step, `of_items` one per drawn item.
         """
         lead = tuple(counts.values())
         sources = {**_OBSERVED, **{name: name for name in self.declared if name in recorded}}
@@ -456,8 +456,8 @@ class Windows:
         return items.put_on_device(ring, state, found, Columns.STATE_IN, self._before_next(logged), where)
 
     def _before_next(self, logged: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the recurrent states that the loss logged after each of a window's T items, without the last state:
-        ``{name: [N, T - 1, ...]}``. The state after an item is the state before the next item.
+        """Returns the recurrent states before items 1 to T - 1 of each window, ``{name: [N, T - 1, ...]}``. These are
+        the states after items 0 to T - 2, which the loss logged.
         """
         return {name: logged[name][:, :-1] for name in self.writes}
 

@@ -139,8 +139,8 @@ def _unpacked_texts(packed: Mapping[str, np.ndarray]) -> list[str | None]:
     stops = np.cumsum(np.maximum(lengths, 0))
     if len(stops) and stops[-1] != len(joined):
         raise ValueError(
-            "The saved replay buffer is damaged: the text of the episode ids does not have the saved lengths. Restore "
-            "another checkpoint."
+            "The saved replay buffer is damaged: the saved text and the saved lengths of the episode ids do not match. "
+            "Restore another checkpoint."
         )
     return [
         None if length < 0 else joined[stop - length : stop].decode(errors="surrogatepass")

@@ -495,7 +495,7 @@ class EpisodeReplayBuffer(Checkpointable):
 
     def _restored_items(self, items: Mapping[str, Any], store: StoredFrames) -> dict[str, Any]:
         """Converts a saved sampling index, a result of `_get_items`, to attributes of the buffer, ``{attribute:
-        value}``. `store` is the saved memory that contains the steps of this index.
+        value}``. `store` is the saved memory of the buffer, which contains the steps of this index.
         """
         rows = items["rows"]
         own, places = np.zeros((2, store.num_rows), np.int32)
@@ -513,9 +513,9 @@ class EpisodeReplayBuffer(Checkpointable):
         return self._draw_starts(number, 1)
 
     def _draw_starts(self, number: int, length: int) -> np.ndarray:
-        """Draws the first steps of sequences of `length` steps; returns their rows ``[number]`` in the buffer's memory.
-        The first step of an episode is `length` times as likely as another step, because it also stands for sequences
-        that begin before the episode.
+        """Draws the first steps of sequences of at most `length` steps (without burn-in); returns their rows
+        ``[number]`` in the buffer's memory. The first step of an episode is `length` times as likely as another step,
+        because it also stands for sequences that begin before the episode.
         """
         more, num_steps = length - 1, self._num_timesteps
         drawn = self.rng.integers(num_steps + more * len(self._records), size=number)
@@ -953,8 +953,8 @@ def block_too_large(size: int, unit: str, capacity: int) -> ValueError:
 
 
 def check_continues(id_: str, clock: str, start: int, end: int, *, is_running: bool) -> None:
-    """Raises an error if a chunk does not continue its stored episode: if the episode has already ended, or the chunk
-    does not start where the stored part ends.
+    """Checks that a chunk continues its stored episode: the episode has not ended, and the chunk starts where the
+    stored part ends.
 
     Args:
         id_: The episode.
@@ -964,7 +964,7 @@ def check_continues(id_: str, clock: str, start: int, end: int, *, is_running: b
         is_running: Whether more of the episode may come.
 
     Raises:
-        ValueError: If it does not.
+        ValueError: If the chunk does not continue the episode.
     """
     if not is_running:
         raise ValueError(

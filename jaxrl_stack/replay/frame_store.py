@@ -142,8 +142,9 @@ class FrameStore:
         return map_arrays(lambda leaf: leaf[..., -(leaf.shape[-1] // self.num_frames) :], obs)
 
     def _keep_earlier(self, rows: np.ndarray, obs: Any) -> None:
-        """Stores separately the older frames of stacked observations `obs` at the first rows of stored episodes. A row
-        stores only the newest frame; for later rows, the earlier rows of the episode have the older frames.
+        """Stores older frames for `rows`, the first rows of stored episodes, because rows store only the newest frame.
+        `obs` are the stacked observations of `rows`. Older frames that are all 0 are not stored. The older frames of
+        later rows are read from the rows before them and from these frames.
         """
         older = map_arrays(lambda leaf: leaf[..., : -(leaf.shape[-1] // self.num_frames)], obs)
         for place, row in enumerate(rows.tolist()):
@@ -538,9 +539,9 @@ def _put(stored: Any, rows: np.ndarray | slice, value: Any | None) -> None:
 
 
 def _checked_links(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Checks and returns the arrays that link the rows of a saved `FrameStore`. Each has one number per used row: next
-    row, previous row, steps since the episode's reset, number of the episode, or number of times that the row was
-    freed.
+    """Checks and returns the arrays that link the rows of a saved `FrameStore`, by name. Each array has one number per
+    row that was ever used: the next row, the previous row, the steps since the episode's reset (`t`), the number of the
+    episode (`owner`), or the number of times that the row was freed (`generation`).
     """
     num_rows, links = int(state["num_rows"]), {name: np.asarray(state["links"][name]) for name in _LINKS}
     num_used = len(links["owner"])
@@ -627,7 +628,7 @@ def _fitted(name: str, stored: Any, value: Any, size: int | None = None) -> Any:
         if not isinstance(new, np.ndarray):
             raise ValueError(
                 f"The column {name!r} is an array in the replay buffer, but the new data is a {type(new).__name__}. "
-                f"Add an array as {name!r}."
+                f"Add only data in which {name!r} is an array."
             )
         if new.shape[1:] != stored.shape[1:]:
             raise ValueError(

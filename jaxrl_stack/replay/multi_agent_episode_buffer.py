@@ -424,8 +424,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         lacking = [module_id for module_id in modules if module_id not in starts]
         if lacking:
             raise ValueError(
-                f"add_block(starts=...) lacks the modules {lacking}. Add a bool array [R] for each module with columns "
-                "[T, R, ...]: entry r is True if the first step in columns[:, r] begins an episode."
+                f"add_block(starts=...) lacks the modules {lacking}. Add for each of them a bool array [R], one entry "
+                "per row of its columns [T, R, ...]: True if the row's first valid step begins an episode."
             )
         counts = np.asarray(times.counts, bool)
         num_envs, size = counts.shape[1], int(np.count_nonzero(counts))
@@ -484,7 +484,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
 
     def _stream(self, stream: Hashable, num_envs: int, serial: int | None) -> EnvStream | None:
         """Returns the unfinished episodes that a new block (T steps of B environments) continues. If the block does not
-        continue the previous block, ends these episodes and returns None. Returns None for the first block.
+        continue the previous block, ends these episodes and returns None. For the first block of `stream`, only
+        returns None.
         """
         running = self._streams.get(stream)
         if running is None:
@@ -743,7 +744,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         )
 
     def _sampled_modules(self, modules: Collection[str] | None) -> list[str]:
-        """Returns the ids of the modules to sample: `modules`, or if None, all modules with stored steps."""
+        """Returns the ids of the modules to sample: `modules`; if None, all modules with stored steps."""
         have = [module_id for module_id, part in self._parts.items() if len(part)]
         if not have:
             raise ValueError("The replay buffer is empty: add episodes before you sample.")

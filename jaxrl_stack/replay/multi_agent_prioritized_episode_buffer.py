@@ -47,12 +47,13 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         episodes: Sequence[MultiAgentEpisode] | MultiAgentEpisode,
         weight: float | Mapping[str, float] | None = None,
     ) -> None:
-        """Copies episodes, or chunks of episodes, into the buffer, with the priority `weight` for their steps (None:
-        the largest priority set so far). Their lookback is not copied.
+        """Copies episodes, or chunks of episodes, into the buffer, and sets the priorities of their steps. Their
+        lookback is not copied.
 
         Args:
             episodes: As in `MultiAgentEpisodeReplayBuffer.add`.
-            weight: Priority of their steps, > 0, or one for each module; the largest that was ever set if None.
+            weight: Priority of the episodes' steps, > 0, or ``{module_id: priority}``. None, or a module without entry:
+                the largest priority that `update_priorities` has set for the module, at least 1.
 
         Raises:
             ValueError: As there, and if `weight` is out of range.
@@ -94,8 +95,8 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         for name, values in priorities.items():
             if name not in self._parts:
                 raise ValueError(
-                    f"update_priorities() got module {name!r}, but the replay buffer has only steps of the modules "
-                    f"{self.get_module_ids()}. Use one of these module ids."
+                    f"update_priorities() got module {name!r}, but the replay buffer contains only steps of the "
+                    f"modules {self.get_module_ids()}. Use one of these module ids."
                 )
             self._parts[name].update_priorities(values, indices=None if indices is None else indices[name])
 

@@ -57,8 +57,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     # ---------------------------------------------------------------------------------------------------------- adding
 
     def add(self, episodes: Sequence[SingleAgentEpisode] | SingleAgentEpisode, weight: float | None = None) -> None:
-        """Copies episodes, or chunks of episodes, into the buffer, with the priority `weight` for their steps (None:
-        the largest priority set so far). Their lookback is not copied.
+        """Copies episodes, or chunks of episodes, into the buffer, and sets the priorities of their steps. Their
+        lookback is not copied.
 
         Args:
             episodes: As in `EpisodeReplayBuffer.add`.
@@ -196,11 +196,15 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
 
 def checked_weight(weight: float | None) -> float | None:
-    """Checks and returns `weight`, the priority for new steps; None selects the largest priority set so far.
+    """Checks and returns `weight`, the priority for new steps; None selects the largest priority that
+    `update_priorities` has set, at least 1.
 
     Raises:
         ValueError: If `weight` is out of range.
     """
     if weight is not None and not (isinstance(weight, numbers.Real) and 0 < weight < math.inf):
-        raise ValueError(f"weight={weight!r} must be a priority > 0, or None for the largest priority set so far.")
+        raise ValueError(
+            f"weight={weight!r} must be a priority > 0 and below infinity, or None for the largest priority that "
+            "update_priorities() has set (at least 1)."
+        )
     return None if weight is None else float(weight)

@@ -41,7 +41,7 @@ class PriorityTree:
 
     @property
     def total(self) -> float:
-        """Sum of all priorities in the tree, each multiplied by its multiplicity, a factor in draws (see `set`)."""
+        """Sum of all priorities in the tree, each multiplied by its multiplicity (a factor in draws, see `set`)."""
         return float(np.cumsum(self._sums[-1])[-1])
 
     @property

@@ -28,8 +28,8 @@ _NO_LIFETIME = {names.NUM_EPISODES_PER_SAMPLE, names.NUM_RESAMPLES}
 
 
 class Scope(NamedTuple):
-    """Selects whether a replay buffer's metrics are logged for the environment, for an agent, for a module, or for
-    several of these. The metrics of each have different names.
+    """Selects whose steps a replay buffer's metrics count: steps of the environment, of an agent, of a module, or of
+    several of these. The names of a metric differ between environment, agent and module.
 
     Attributes:
         of_env: Whether there are metrics of env steps.
@@ -125,8 +125,8 @@ class ReplayMetrics:
 
 
 def _keys(name: str, scope: Scope, suffix: str = "") -> list[str | tuple[str, str]]:
-    """Names under which a metric is logged: one name each for the environment, the agent and the module, if `scope`
-    selects it.
+    """Names under which a metric is logged: a string for the environment, and ``(string, id)`` for the agent and for
+    the module, if `scope` selects them.
     """
     num = "num_" if name.startswith("num_") else ""
     rest = f"{name.removeprefix('num_').replace('env_', '')}{suffix}"
