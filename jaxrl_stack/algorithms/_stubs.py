@@ -136,7 +136,8 @@ def _class(node: ast.ClassDef, cls: type) -> str:
 
 def _defaults(own: Mapping[str, Any]) -> list[str]:
     """Stub lines of the methods `get_default_rl_module_spec` and `get_default_config`, with narrower return types than
-    in the base class. A method has no line if the class itself sets no default module, or no default config.
+    in the base class. Leaves out the first method if the class itself sets no default module, and the second one if the
+    class itself sets no default config.
     """
     members = []
     if own.get("_default_module_class") is not None:
@@ -159,7 +160,7 @@ def _fluent(declarations: Declarations, section: str) -> str:
 
 
 def main() -> None:
-    """Writes the stubs of all config modules."""
+    """Writes the type stubs (.pyi files) of all config modules."""
     for name in MODULES:
         module = importlib.import_module(name)
         path_of(module).write_text(render(module))

@@ -145,12 +145,14 @@ def _writes_files() -> bool:
 
 
 def _of_driver(path: str, doc: str) -> Any:
-    """Creates a property that reads an attribute of `Algorithm.driver`, the object that samples and learns."""
+    """Creates a read-only property of `Algorithm` that returns the attribute `path` of `Algorithm.driver`, the object
+    that samples and learns.
+    """
     return property(operator.attrgetter(f"driver.{path}"), doc=doc)
 
 
 class Algorithm(Checkpointable, metaclass=AnsweringClass):
-    """Trains the modules of a config, one `train` call per iteration.
+    """Trains the modules of a config. Each call of `train` runs one iteration.
 
     Args:
         config: An `AlgorithmConfig`; a frozen, validated copy is kept.
@@ -349,7 +351,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     @property
     def config(self) -> AlgorithmConfig:
-        """The frozen config."""
+        """The algorithm's config, which is frozen."""
         return self._config
 
     @config.setter
@@ -386,7 +388,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     @property
     def iteration(self) -> int:
-        """Iterations done so far."""
+        """Number of iterations done so far, including the iterations before a restored checkpoint."""
         return self._iterations.done
 
     training_iteration = iteration
@@ -425,7 +427,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return cls.training_step is not Algorithm.training_step
 
     def train(self, *unknown: Any, **more_unknown: Any) -> Result:
-        """Runs one iteration.
+        """Runs one iteration: trains, evaluates if an evaluation is due, and returns the results.
 
         Args:
             *unknown, **more_unknown: Must be empty. The error for a number names the call of `learn` that trains that
@@ -546,9 +548,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     _result_template: tuple[Any, dict[str, Any]] | None = None
 
     def _results_of_evaluations(self) -> dict[str, Any]:
-        """Ends concurrent evaluations, and runs other evaluations that are due at the end of this iteration. Returns
-        the results of the last evaluation in environments and of the last evaluation on recorded data; either may be
-        from an earlier iteration.
+        """Collects the results of concurrent evaluations, and runs other evaluations that are due at the end of this
+        iteration. Returns the results of the last evaluation in environments and of the last evaluation on recorded
+        data; either may be from an earlier iteration.
         """
         in_envs, on_data = self._env_evaluations, self._offline_evaluations
         if not in_envs.end_concurrent() and in_envs.is_due(self.iteration):
@@ -605,8 +607,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self.callbacks.on_train_result(algorithm=self, metrics_logger=self.metrics, result=result)
 
     def _reported(self) -> dict[str, Any]:
-        """Last iteration's result with the current step and episode counters. `metrics.peek` searches it for names that
-        were not logged.
+        """Last iteration's result, updated with the current step and episode counters. For names that were not logged,
+        `metrics.peek` searches this result.
         """
         last, counts = (
             self._last_result,
@@ -686,7 +688,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     # ------------------------------------------------------------------------------------------------- evaluation
 
     def evaluate(self, parallel_train_future: Any = None, **unknown: Any) -> Result:
-        """Evaluates the current weights on fresh environments.
+        """Evaluates the current weights in new episodes on fresh environments, and returns the metrics.
 
         It runs exactly ``evaluation_duration`` episodes (or at least this number of timesteps), without a bias to short
         episodes. Seeds depend on the config's seed, the iteration and the number of evaluations since then, so episodes
@@ -711,7 +713,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self._env_evaluations.run(is_training)
 
     def evaluate_offline(self) -> Result:
-        """Evaluates the current weights on recorded data, as ``evaluation(offline_...)`` configures; trains nothing.
+        """Evaluates the current weights on recorded data, without training, as the settings ``evaluation(offline_...)``
+        specify. Returns the metrics.
 
         Returns:
             The part of ``result["evaluation"]`` on recorded data: ``{"offline_eval_runners": {...}}``, with the numbers
@@ -745,7 +748,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return env_runner_group.probe_unhealthy_env_runners()
 
     def restore_offline_eval_runners(self, runner_group: OfflineEvaluationRunnerGroup) -> list[int]:
-        """Puts offline evaluation actors that Ray has restarted back into their group. Every evaluation does this.
+        """Puts offline evaluation actors that Ray has restarted back into their group. Every offline evaluation also
+        does this itself.
 
         Returns:
             Ids of the actors that were put back.
@@ -762,7 +766,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         seed: int = 0,
         fps: float | None = None,
     ) -> Video:
-        """Records a video of episodes, played with the current weights as in `evaluate`.
+        """Records a video of episodes. The policies act with the current weights, as in `evaluate`.
 
         ``seed=0`` records the episodes of the first evaluation after the present iteration. With ``B`` environments,
         environment ``i`` contributes its first ``n // B + (i < n % B)`` episodes. Counters and the training state do
@@ -881,8 +885,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         full_fetch: bool = False,
         **unknown: Any,
     ) -> Any:
-        """Calls `compute_single_action` for every observation of a dict. If the config has several agents, the policy
-        of each agent computes its action.
+        """Computes an action for every observation of a dict ``{agent id: observation}``, with one call of
+        `compute_single_action` for each. If the config has several agents, the policy of each agent computes its
+        action.
 
         Args:
             observations: ``{agent id: observation}``; any keys if the config has one agent.
@@ -959,7 +964,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     # ---------------------------------------------------------------------------------------------------- modules
 
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
-        """Returns the module with the current weights.
+        """Returns the RLModule `module_id` with the current weights.
 
         Training does not change it. It keeps these weights until the next call, which updates the same object.
 
@@ -991,8 +996,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self.learner_group.get_weights(policies)
 
     def set_weights(self, weights: dict[str, Any]) -> None:
-        """Replaces the weights of the modules in `weights`, the result of `get_weights`. Other modules do not
-        change.
+        """Replaces the weights of the modules that `weights` contains. `weights` is a dict as `get_weights` returns it.
+        Other modules do not change.
         """
         with self._commands.around(self, SET_WEIGHTS, {"weights": weights}):
             self.driver.set_weights(weights)
@@ -1072,7 +1077,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         remove_from_env_runners: bool = True,
         remove_from_eval_env_runners: bool = True,
     ) -> MultiRLModuleSpec:
-        """Removes a policy. Call it between two iterations. The state of other modules does not change, as in
+        """Removes a policy. Call this method between two iterations. The states of the other modules do not change; see
         `add_module`.
 
         Args:
@@ -1169,8 +1174,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return spec
 
     def _build_with(self, config: AlgorithmConfig, state: dict[str, Any], module_map: ModuleMap) -> None:
-        """Replaces the config and the driver (the object that samples and learns), and restores a state in the new
-        driver.
+        """Replaces the config, and replaces the driver (the object that samples and learns) with a new one. The new
+        driver continues from the state of the old driver, `state`.
 
         Args:
             config: May have other modules.
@@ -1240,7 +1245,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return changed.paths
 
     def reset(self, config: AlgorithmConfig) -> bool:
-        """Starts training again with another config, without recompiling.
+        """Starts training from the beginning with another config, without recompiling. If this is impossible, for
+        example because the networks of the two configs differ, changes nothing and returns False.
 
         Args:
             config: Config that may differ in traced settings (lr, gamma, clip_param, ...), in `seed` and in
@@ -1277,7 +1283,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     METADATA_FILE_NAME = ALGORITHM_METADATA_FILE
 
     def save(self, checkpoint_dir: str | os.PathLike[str] | None = None) -> SavedCheckpoint:
-        """Calls `save_to_path` and returns a result like Ray Tune's: ``algo.save(path).checkpoint.path``."""
+        """Writes a checkpoint with `save_to_path`. Returns an object like Ray Tune's result: its ``checkpoint.path`` is
+        the checkpoint's folder.
+        """
         return SavedCheckpoint(self.save_to_path(checkpoint_dir))
 
     def restore(self, checkpoint_path: str | os.PathLike[str] | SavedCheckpoint) -> None:
@@ -1303,7 +1311,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     def restore_from_path(
         self, path: str | os.PathLike[str], *, component: str | None = None, filesystem: Any = None
     ) -> None:
-        """Restores a training state, or a component of one; see `Checkpointable.restore_from_path`.
+        """Restores the training state of a checkpoint, or only the part that `component` names, such as
+        ``"learner_group"``; see `Checkpointable.restore_from_path`.
 
         The path ``"RUN@35"`` is an iteration of a run's folder; it is recomputed and stored there if necessary.
 

@@ -125,7 +125,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         self.algo_class = algo_class or self._algorithm or None
 
     def _hold(self, settings: Settings) -> None:
-        """Initializes this object as a config with the given settings and empty caches."""
+        """Stores the settings in this new config object, and creates the object's empty caches of environments and
+        module configs.
+        """
         object.__setattr__(self, "_settings", settings)
         object.__setattr__(self, "_resolved_envs", [])
         object.__setattr__(self, "_configs_of_modules", {})
@@ -136,8 +138,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @classmethod
     def _declare(cls) -> None:
-        """Reads the settings that this class declares, and creates or extends the config methods (sections) for
-        them.
+        """Registers the settings that this config class declares, and creates or extends the config methods (sections,
+        such as `training`) that set them.
         """
         own = vars(cls)
         parent = next((b._declarations for b in cls.__mro__[1:] if "_declarations" in vars(b)), None)
@@ -157,8 +159,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @classmethod
     def tuned(cls, env: str) -> Self:
-        """Returns a config with settings that are known to learn in an environment; ``jaxrl train`` uses them by
-        default.
+        """Returns a config with tuned settings for an environment. The algorithm is known to learn in the environment
+        with these settings; ``jaxrl train`` uses the settings by default.
 
         Args:
             env: An id, such as ``"gymnax/CartPole-v1"``.
@@ -177,7 +179,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config.environment(env).update_from_dict(known[env])
 
     def _tuned_settings(self) -> dict[str, dict[str, Any]]:
-        """Tuned settings of the algorithm by environment; {} if the algorithm has none."""
+        """Tuned settings of the algorithm, ``{environment: {setting: value}}``; {} if the algorithm has none."""
         classes = self.algo_class.__mro__ if isinstance(self.algo_class, type) else ()
         base = next((one for one in classes if one.__name__ in ALGORITHMS), None)
         return {} if base is None else tuned_settings(base.__name__)
@@ -207,23 +209,25 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._settings.suggestion(name)
 
     def stored_value(self, name: str) -> Any:
-        """Value of the setting `name` as the user gave it, or its default. If ``config.name`` is a property, it can
-        return another value.
+        """Value of the setting `name` as the user gave it, or the setting's default. The attribute ``config.name`` can
+        return another value if it is a property.
         """
         return vars(self)[self._settings.attribute_of(name)]
 
     def stored_settings(self) -> list[tuple[Setting, Any]]:
-        """All settings with the values that the user gave or the defaults."""
+        """``[(setting, value)]`` of all settings, with the value that the user gave, or else the default."""
         return [(setting, vars(self)[setting.attribute]) for setting in self._declarations.by_name.values()]
 
     def setting(self, name: str) -> Setting | None:
-        """Finds the declaration of a setting (name, default, checks) by keyword, attribute or key of `to_dict`; None if
-        there is none.
+        """Returns the declaration of a setting (name, default, checks). `name` can be the setting's keyword, attribute
+        or key of `to_dict`. Returns None if no setting has this name.
         """
         return self._settings.find(name)
 
     def setting_name(self, name: str) -> str:
-        """Keyword of a setting, from its keyword, attribute or key of `to_dict`; returns unknown names unchanged."""
+        """Converts a setting's attribute or key of `to_dict` to the setting's keyword. Returns keywords and unknown
+        names unchanged.
+        """
         found = self.setting(name)
         return name if found is None else found.name
 
@@ -289,7 +293,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> AlgorithmConfig:
-        """Creates a config, of the class in the state, from a result of `get_state`."""
+        """Creates a config from a result of `get_state`, which also names the config's class."""
         state = dict(state)
         config_class: type[AlgorithmConfig] = state.pop("class", cls)
         explicitly_set = state.pop("_explicitly_set", ())
@@ -323,7 +327,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @classmethod
     def overrides(cls, **kwargs: Any) -> dict[str, Any]:
-        """A dict of settings for `evaluation_config` and `algorithm_config_overrides_per_module`.
+        """Converts keyword arguments to a dict of settings, for `evaluation_config` or
+        `algorithm_config_overrides_per_module`.
 
         Args:
             **kwargs: Settings of any section.
@@ -358,7 +363,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
             return default
 
     def pop(self, key: str, default: Any = None) -> Any:
-        """The same as `get`: settings cannot be removed."""
+        """Returns a setting's value, as `get` does. Unlike a dict's method, does not remove the setting."""
         return self.get(key, default)
 
     def keys(self) -> KeysView[str]:
@@ -458,7 +463,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def is_atari(self) -> bool:
-        """Whether the environment is an Atari game, by the setting or by the environment's name."""
+        """Whether the environment is an Atari game. The setting `is_atari` decides; if it is None, the environment's
+        name decides.
+        """
         if self._is_atari is not None:
             return bool(self._is_atari)
         return isinstance(self.env, str) and self.env.startswith(("ALE/", "ale_py:ALE/"))
@@ -482,14 +489,14 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._resolved_envs[-1][1]
 
     def _share_resolved_envs(self, other: AlgorithmConfig) -> None:
-        """Uses the cache of the config `other` for results of `samples_on_device`, so that creators of registered
-        environments are not called again.
+        """Makes this config use the cache of `other` for results of `samples_on_device`. Creators of registered
+        environments are then not called again.
         """
         object.__setattr__(self, "_resolved_envs", other._resolved_envs)
 
     def _resolve_env(self) -> ResolvedEnv:
-        """Finds the environment that the setting `env` names (an instance, class, registered name or id). An
-        environment creator gets an `EnvContext` with ``worker_index=0``.
+        """Finds the environment that the setting `env` names (an instance, class, registered name or id), and returns a
+        `ResolvedEnv`. If `env` is an environment creator, the creator gets an `EnvContext` with ``worker_index=0``.
         """
         num_workers = 0 if isinstance(self.num_env_runners, DefaultNumber) else self.num_env_runners
         context = EnvContext(self.env_config, worker_index=0, num_workers=num_workers)
@@ -499,7 +506,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def num_sampling_actors(self) -> int:
-        """Number of EnvRunner actors that sample: `num_env_runners` if it was set, else 0.
+        """Number of EnvRunner actors that sample: `num_env_runners` if it was set explicitly, else 0.
 
         It is 0 if the environment runs inside of the compiled program or training samples nothing. If no number was
         set, it is also 0, because RLlib's default of 2 (PPO) would start Ray for two processes.
@@ -546,7 +553,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def model_config(self) -> dict[str, Any]:
-        """Settings of the networks: the algorithm's, overridden by the user's."""
+        """Settings of the networks: the algorithm's settings, overridden by the user's settings."""
         return self._model_config_auto_includes | given_settings(self._model_config)
 
     @property
@@ -608,7 +615,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def video_dir(self) -> str | None:
-        """Folder for evaluation's videos; None if no setting names one."""
+        """Folder for the videos of evaluations: `evaluation_video_dir`, else the folder "videos" in `results_dir`; None
+        if neither is set.
+        """
         results_dir = self.results_dir
         return self.evaluation_video_dir or (os.path.join(results_dir, "videos") if results_dir else None)
 
@@ -669,8 +678,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return {s.name: traced_value(s, vars(self)[s.attribute]) for s in self._traced_settings()}
 
     def static_value(self, name: str) -> float | None:
-        """Value of a traced setting that ``experimental(_static_settings=...)`` compiles into the programs as a
-        constant; None for all other settings.
+        """Value of the traced setting `name` if ``experimental(_static_settings=...)`` contains the name: the programs
+        then contain the value as a constant. Returns None for all other settings.
         """
         return getattr(self, name) if name in self._static_settings else None
 
@@ -683,9 +692,10 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return not is_off and setting.name not in self._static_settings
 
     def _what_programs_are_made_of(self) -> list[Any]:
-        """Values of this config on which its compiled programs depend; if one of them changes, other programs are
-        needed. The values include all constants of the programs. For a setting that is an argument of the programs,
-        they include only whether it is switched off and, if it is a schedule, the number of its points.
+        """Values of this config on which its compiled programs depend. If one of these values changes, other programs
+        are needed. All constants of the programs are included. For a traced setting (an argument of the programs), only
+        two facts are included: whether the setting is switched off and, if the setting is a schedule, the number of its
+        points.
         """
         parts = [
             type(self),
@@ -716,8 +726,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return all(same(getattr(self, name), getattr(other, name)) for name in names)
 
     def differs_in_traced_settings_only(self, other: AlgorithmConfig, *, but_for: Collection[str] = ()) -> bool:
-        """Whether objects and compiled programs that were built from the config `other` also serve this config. The two
-        may differ only in traced settings, which compiled programs take as arguments.
+        """Whether this config differs from the config `other` in traced settings only; compiled programs take these
+        settings as arguments. If True, objects and compiled programs that were built from `other` also work for this
+        config.
 
         Args:
             other: A config of the same algorithm.
@@ -729,7 +740,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return all(same(vars(self)[s.attribute], vars(other)[s.attribute]) for s in compared if s.name not in but_for)
 
     def sampling_hints(self) -> list[str]:
-        """Sentences about faster sampling, if RLlib's default numbers of environments and actors are in use."""
+        """Hints for the user about faster sampling; [] unless RLlib's default number of environments or actors is in
+        use.
+        """
         if not self.is_online:
             return []
         if not self.samples_on_device:
@@ -860,11 +873,11 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
             )
 
     def validate_train_batch_size_vs_rollout_fragment_length(self) -> None:
-        """Checks that whole sampling rounds (one rollout fragment per environment) add up to about the train batch
-        size.
+        """Checks that sampling in whole rounds (one rollout fragment per environment) collects at most 10 % more steps
+        than one train batch contains.
 
         Raises:
-            ValueError: If they overshoot it by more than 10 %.
+            ValueError: If sampling collects more steps.
         """
         config_validation.validate_train_batch_size_vs_rollout_fragment_length(self)
 
@@ -890,7 +903,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def module_map(self) -> ModuleMap:
-        """Map from agents to the modules that act for them."""
+        """`ModuleMap` of this config: the assignment of agents to the modules that act for them."""
         return single_agent(self._policy_ids(), "multi_agent(policies=...) with one policy")
 
     def get_multi_agent_setup(
@@ -932,7 +945,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     def get_rl_module_spec(
         self, env: Any = None, spaces: SpacesById | None = None, inference_only: bool | None = None
     ) -> RLModuleSpec:
-        """The complete spec of the only module, ready for ``.build()``.
+        """Returns the complete module spec of a config with only one module, ready for ``.build()``.
 
         Args:
             env: Environment to take missing spaces from.
@@ -1154,8 +1167,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return members.why_not_together(self)
 
     def _known_result(self) -> dict[str, Any] | None:
-        """Result of an iteration with all metric names of this config and NaN values; None if user code may add
-        metrics.
+        """Template of an iteration's result: all metrics that this config reports, set to NaN. Returns None if user
+        code may report further metrics.
         """
         return known_result(self)
 
@@ -1220,17 +1233,17 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     # ----------------------------------------------------------------------------------------------- names of the past
 
     def rollouts(self, *args: Any, **kwargs: Any) -> Self:
-        """Raises a ValueError: use `env_runners`."""
+        """Always raises a ValueError that names the replacement: `env_runners`."""
         raise ValueError("config.rollouts(...) is gone. Use config.env_runners(...) instead.")
 
     def exploration(self, *args: Any, **kwargs: Any) -> Self:
-        """Raises a ValueError: use `env_runners`."""
+        """Always raises a ValueError that names the replacement: `env_runners`."""
         raise ValueError(
             "config.exploration(...) is gone. Use env_runners(explore=...) and RLModule._forward_exploration() instead."
         )
 
     def get_marl_module_spec(self, *args: Any, **kwargs: Any) -> MultiRLModuleSpec:
-        """Raises a ValueError: use `get_multi_rl_module_spec`."""
+        """Always raises a ValueError that names the replacement: `get_multi_rl_module_spec`."""
         raise ValueError("config.get_marl_module_spec() is gone. Use config.get_multi_rl_module_spec() instead.")
 
 

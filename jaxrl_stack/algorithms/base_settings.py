@@ -558,7 +558,9 @@ BASE_SETTINGS: dict[str, Setting] = {setting.name: setting for section in BASE_S
 
 
 def _is_of_default_networks(model: Any) -> bool:
-    """Whether all keys of RLlib's old setting "model" are settings of the default networks."""
+    """Whether the value of RLlib's old setting "model" contains only settings of `DefaultModelConfig`, and can
+    therefore be used as `model_config`.
+    """
     return isinstance(model, Mapping) and model.keys() <= DefaultModelConfig.__dataclass_fields__.keys()
 
 

@@ -209,7 +209,7 @@ def _slug(text: str) -> str:
 
 
 def _why_not(config: AlgorithmConfig) -> str | None:
-    """Reason why an algorithm does not support its environment; None if it does."""
+    """Reason why an algorithm cannot be built with the environment in its config; None if it can."""
     in_this_process = config.copy(copy_frozen=False).env_runners(num_env_runners=0).learners(num_learners=0)
     try:
         in_this_process.reporting(**WITHOUT_FOLDER).build_algo().stop()
@@ -255,7 +255,9 @@ def _check_folders(path: Path, plans: Sequence[_Plan]) -> None:
 def _series(
     plan: _Plan, seeds: Sequence[int], until: Mapping[str, float], score: str, checkpoint_seconds: float
 ) -> tuple[list[Trial], SeriesFolder]:
-    """Creates the runs of an algorithm on a task, one per seed, and the folder of these runs."""
+    """Creates the runs of an algorithm on a task, one `Trial` per seed, and the `SeriesFolder` in which these runs are
+    stored. Returns both.
+    """
     assert plan.config is not None
     trials = [Trial(plan.config, seed) for seed in seeds]
     measure = final_scores if score == "evaluation" else None
@@ -271,8 +273,8 @@ def _train(
     jobs: int,
     progress: bool,
 ) -> None:
-    """Trains all unfinished runs in this process. Exception: if ``jobs > 1``, configs whose seeds cannot train as a
-    population (in one compiled program) are trained last, in child processes.
+    """Trains all unfinished runs in this process. Exception: if ``jobs > 1`` and the seeds of a config cannot train as
+    a population (in one compiled program), the runs of this config are trained last, in child processes.
 
     Raises:
         KeyboardInterrupt: After Ctrl-C.
@@ -300,7 +302,8 @@ def _train(
 
 
 def final_scores(trained: Algorithm | Population) -> list[float]:
-    """Mean return of each run's current policy, over at least 100 evaluation episodes.
+    """Scores of trained runs. A run's score is the mean return of its current policy over at least 100 evaluation
+    episodes.
 
     The score of a run is NaN if 100 evaluations in sequence end none of its episodes.
 

@@ -38,8 +38,8 @@ class KeptMember(NamedTuple):
 
 
 class BestMembers:
-    """Stores the best state of each population member (run), from the iteration with its highest mean return, in host
-    memory.
+    """Stores the best state of each population member (run) in host memory. The best state is the state after the
+    iteration with the member's highest mean return.
 
     Args:
         num_members: Number of members.
@@ -71,11 +71,12 @@ class BestMembers:
             self._unsaved.update(better)
 
     def knows(self, member: int) -> bool:
-        """Whether a state of the population member is stored."""
+        """Whether the best state of the population member `member` is stored."""
         return member in self._kept
 
     def hand_over(self, member: int, algo: Algorithm, history: MemberHistory) -> None:
-        """Loads the best state of a population member into an algorithm, with an empty replay buffer.
+        """Loads the best state of a population member into an algorithm. The algorithm's replay buffer is empty
+        afterwards, because the stored state contains no replayed steps.
 
         Args:
             member: Index of a member that `knows` confirms.
@@ -88,8 +89,8 @@ class BestMembers:
         set_past(algo, history.of_member(member, self.best[member].iteration), kept.seconds)
 
     def save(self, paths: Sequence[Path], configs: Sequence[AlgorithmConfig], history: MemberHistory) -> None:
-        """Writes the best state of each population member as an ordinary checkpoint; skips states that were written
-        before.
+        """Writes the best state of each population member as an ordinary checkpoint. Skips a member if the same state
+        was already written to the same path.
 
         Args:
             paths: Path of each member's checkpoint.

@@ -328,9 +328,9 @@ def build_learner_connector(
 
 
 def _check_sampled_steps(config: AlgorithmConfig, names: list[str]) -> None:
-    """Checks the learner connectors `names`, which need every step once and in sampled order. Raises a ValueError if
-    `names` is not empty, and the algorithm learns from replay or `clip_rewards` changes the rewards before the
-    connectors run.
+    """Checks learner connectors that need every step once and in sampled order; `names` are their names. Raises a
+    ValueError if the algorithm learns from replay, or if `clip_rewards` changes the rewards before these connectors
+    run. Without such connectors, raises nothing.
     """
     algo_class = config.algo_class if names else None
     if algo_class is not None and algo_class.training_step_class.uses_replay:
@@ -365,9 +365,9 @@ def user_connectors(config: AlgorithmConfig, name: str, arguments: tuple[Any, ..
 
 
 def for_checkpoints(config: _Config, pipelines: Iterable[ConnectorPipelineV2]) -> _Config:
-    """Returns the config to store in a checkpoint: a copy in which connectors replace the user's functions that created
-    them. A function is replaced if it cannot be imported by name, and its connectors contain no arrays. If no function
-    is replaced, returns `config` itself.
+    """Returns the config to store in a checkpoint: a copy with the created connectors in place of the user's functions
+    that created them. A function is replaced only if two conditions hold: the function cannot be imported by name, and
+    its connectors contain no arrays. If no function is replaced, returns `config` itself.
     """
     stored: dict[str, StoredConnectors] = {}
     for pipeline in pipelines:

@@ -164,8 +164,8 @@ class Settings:
         )
 
     def _mapped(self, old: OldName, value: Any, where: str, is_key: bool) -> Setting | None:
-        """Finds the setting that replaces an old setting name, and issues a deprecation warning. If the given value has
-        no effect, prints a notice and returns None.
+        """Returns the setting that replaces an old setting name, and issues a deprecation warning. If the given value
+        has no effect, prints a notice and returns None instead.
 
         Raises:
             ValueError: If the old name stands for no setting.
@@ -181,8 +181,9 @@ class Settings:
         return self.declarations.by_name[old.maps_to]
 
     def _checked(self, setting: Setting, value: Any) -> Any:
-        """Checks a value of a setting, unless the setting has `check_when_set=False`; `validate` then checks it later.
-        Returns the value to store. The setting's converter, if any, converts all values except search spaces.
+        """Returns the form of a setting's value to store. Checks the value, unless the setting has
+        `check_when_set=False`; `validate` then checks it later. If the setting has a converter, converts the value;
+        search spaces are not converted.
 
         Raises:
             ValueError: If the value is invalid.
@@ -207,7 +208,9 @@ class Settings:
             notice_once(f"{self.declarations.call(setting, short(value))} has no effect: {setting.instead}")
 
     def _take(self, name: str, value: Any, where: str, is_key: bool) -> bool:
-        """Sets a setting by attribute or dict key; returns False if no setting has this name."""
+        """Sets a setting, which is named by its attribute or its key in a dict of settings. Returns False if no setting
+        has this name.
+        """
         setting = self.declarations.find(name)
         if setting is None and (name in INTERNAL_DEFAULTS or name in self.own_names):
             is_algorithm_name = name == "algo_class" and isinstance(value, str)
@@ -251,16 +254,16 @@ class Settings:
         return self.values[self.attribute_of(key)]
 
     def find(self, name: str) -> Setting | None:
-        """Finds the declaration of a setting. `name` can be its keyword, attribute, key of `to_dict`, or an old name
-        that is mapped to a new one. Returns None if no setting has this name.
+        """Returns the declaration of a setting (name, default, checks). `name` can be the setting's keyword, attribute
+        or key of `to_dict`, or an old name that the setting replaces. Returns None if no setting has this name.
         """
         found = self.declarations.find(KEY_TRANSLATIONS.get(name, name))
         old = self.declarations.old_name(name) if found is None else None
         return self.declarations.by_name[old.maps_to] if old is not None and old.maps_to else found
 
     def known_attribute(self, key: str) -> str | None:
-        """Finds the attribute that stores a setting. `key` can be the setting's keyword, attribute or key of `to_dict`.
-        Returns None if no setting has this name.
+        """Returns the attribute that stores a setting. `key` can be the setting's keyword, attribute or key of
+        `to_dict`. Returns None for unknown names.
         """
         name = KEY_TRANSLATIONS.get(key, key)
         setting = self.declarations.find(name)
@@ -303,7 +306,7 @@ class Settings:
         copy.is_constructed, copy.is_frozen = self.is_constructed, self.is_frozen
 
     def get_state(self) -> dict[str, Any]:
-        """State for pickling: values, and names of the settings that were set."""
+        """State for pickling: the setting values, and the names of the settings that were set."""
         return {
             **self.values,
             "_is_constructed": self.is_constructed,
@@ -341,7 +344,9 @@ _Config = TypeVar("_Config")
 
 
 class _ConfigMeta(type):
-    """Metaclass that refuses new attributes of a config once all constructors, including subclasses', have run."""
+    """Metaclass of configs. After the constructors of a config have run, including subclasses' constructors, the config
+    refuses new attributes.
+    """
 
     @property
     def __signature__(cls) -> inspect.Signature:
@@ -408,9 +413,9 @@ def _all_names(value: Any) -> Iterator[Any]:
 
 
 def texts_that_import(value: Any) -> Iterator[tuple[str, str, str]]:
-    """Yields ``(kind, text, setting)`` for each string in settings that names code, which loading the settings would
-    import: an environment such as ``"module:id"``, or the import path of a replay buffer. The settings, `value`, are
-    objects or the JSON form of objects.
+    """Yields ``(kind, text, setting)`` for each string in `value` that names code to import: an environment such as
+    ``"module:id"``, or the import path of a replay buffer. `value` contains settings, as Python objects or in their
+    JSON form. Loading these settings would import the code.
     """
     for items in _dicts_in(value):
         for name, item in items.items():

@@ -1,4 +1,4 @@
-"""Checks of a config's settings against each other.
+"""Consistency checks between the settings of a config.
 
 `AlgorithmConfig.validate` calls `validate`; algorithms override that method and `_validate_for_device`.
 """
@@ -142,7 +142,9 @@ def _check_values(config: AlgorithmConfig) -> None:
 
 
 def _validate_normalization(config: AlgorithmConfig) -> None:
-    """Raises if an algorithm that samples has settings for the normalization of recorded data."""
+    """Raises if `normalize_observations` or `normalize_rewards` is set for an algorithm that samples. These settings
+    normalize recorded data.
+    """
     asked = [name for name in ("normalize_observations", "normalize_rewards") if getattr(config, name)]
     if asked and config.is_online:
         config._value_error(
@@ -365,7 +367,9 @@ def _problem_with_override(config: AlgorithmConfig, key: str, value: Any) -> str
 
 
 def _validate_acting_modules(config: AlgorithmConfig, ids: Collection[str]) -> None:
-    """Raises if the module specs prevent training or acting, or if no spec belongs to a policy."""
+    """Raises if no module spec belongs to a policy, or if a policy's module spec sets `inference_only` (prevents
+    training) or `learner_only` (prevents acting).
+    """
     specs = config._given_specs()
     if specs and not ids & specs.keys():
         config._value_error(
@@ -664,10 +668,11 @@ def _validate_for_device_of_actors(config: AlgorithmConfig) -> None:
 
 
 def validate_train_batch_size_vs_rollout_fragment_length(config: AlgorithmConfig) -> None:
-    """Checks that whole sampling rounds (one rollout fragment per environment) add up to about the train batch size.
+    """Checks that sampling in whole rounds (one rollout fragment per environment) collects at most 10 % more steps than
+    one train batch contains.
 
     Raises:
-        ValueError: If they overshoot it by more than 10 %.
+        ValueError: If sampling collects more steps.
     """
     takes_any = config.rollout_fragment_length == "auto" or config.batch_mode == "complete_episodes"
     if takes_any or not config.is_online:

@@ -26,9 +26,9 @@ def num_positional_arguments(function: Callable[..., Any], arguments: tuple[Any,
             return len(arguments)
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
             raise ValueError(
-                f"{call}: the function has the keyword-only argument {parameter.name!r} without a default, and it is "
-                f"called with {', '.join(names)} by position. Move {parameter.name!r} before the *, or give it a "
-                f"default."
+                f"{call}: the function has the keyword-only argument {parameter.name!r} without a default, but the "
+                f"function is called with {', '.join(names)} by position. Move {parameter.name!r} before the *, or "
+                f"give it a default."
             )
         if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             continue
@@ -46,7 +46,8 @@ def num_positional_arguments(function: Callable[..., Any], arguments: tuple[Any,
 def connectors_for_agents(
     connectors: Sequence[ConnectorV2], agents: Collection[Any] | None, known: Collection[Any]
 ) -> list[ConnectorV2]:
-    """Selects the env-to-module connectors for one module's pipeline.
+    """Selects the env-to-module connectors for one module's pipeline. Leaves out connectors for other agents, and
+    connectors that process all agents' observations jointly.
 
     Args:
         connectors: All connectors that the user's function returned.

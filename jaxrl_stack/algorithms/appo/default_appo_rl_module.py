@@ -28,7 +28,9 @@ class DefaultAPPORLModule(DefaultPPORLModule, TargetNetworkAPI):
         super().setup()
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Attributes that acting does not need: PPO's, and the target networks."""
+        """Names of attributes that acting does not need: the attributes that PPO's module lists, and the target
+        networks.
+        """
         return [*super().get_non_inference_attributes(), "_old_encoder", "_old_pi"]
 
     def make_target_networks(self) -> None:
@@ -42,7 +44,8 @@ class DefaultAPPORLModule(DefaultPPORLModule, TargetNetworkAPI):
 
     def forward_target(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Computes the target policy's outputs: `{OBS: [..., d]}` -> `{TARGET_NETWORK_ACTION_DIST_INPUTS: [..., n]}`.
-        With a recurrent encoder, the batch contains the states of the main network.
+        If the encoder is recurrent, the target encoder starts from the main network's recurrent states, which the batch
+        contains.
         """
         batch, mask = split_action_mask(batch)
         encoded = self._old_encoder(batch, critic=False)

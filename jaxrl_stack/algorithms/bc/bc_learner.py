@@ -15,6 +15,6 @@ class BCLearner(MARWILLearner):
 
     @classmethod
     def all_result_names(cls) -> tuple[str, ...]:
-        """Names of the learner metrics: MARWIL's, without the metrics of the value function."""
+        """Names of BC's learner metrics: MARWIL's metrics, without the metrics of the value function."""
         of_values = set(MARWILLearner.result_names) - {POLICY_LOSS_KEY, ACTION_LOGP_MEAN_KEY}
         return tuple(name for name in super().all_result_names() if name not in of_values)

@@ -70,14 +70,16 @@ class CQLLearner(SACLearner):
         return self._has_loss_of_algorithm(module) and hasattr(module, "log_alpha_prime")
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """Extra learner state: SAC's entries, and a counter of updates for each module with CQL's loss."""
+        """Extra learner state: SAC's extra state, and an update counter for each module that trains with CQL's loss."""
         counts = {mid: np.uint32(0) for mid in self._ids_with_loss_of_algorithm}
         return {**super().initial_extra_state(), NUM_CQL_UPDATES: counts}
 
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> UpdateResult:
-        """Increments CQL's update counter of each module. Pure; see `Learner.post_update`."""
+        """Increments the CQL update counter of each module that has valid rows in the batch. Pure; see
+        `Learner.post_update`.
+        """
         state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         counts = state.extra[NUM_CQL_UPDATES]
         counted = {mid: own + jnp.asarray(self.has_rows(mid)).astype(jnp.uint32) for mid, own in counts.items()}

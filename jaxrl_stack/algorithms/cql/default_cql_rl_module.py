@@ -77,9 +77,9 @@ class DefaultCQLRLModule(DefaultSACRLModule):
         return out | ({Q_TWIN_REPEAT: values[QF_TWIN_PREDS]} if self.twin_q else {})
 
     def _repeated_actions(self, out: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-        """Draws the columns `ACTIONS_REPEAT` (actions) and `LOGPS_REPEAT` (their log-probabilities), without gradients.
-        Each row gets `num_actions` random actions, then as many actions of the policy at the next observation, then as
-        many at this observation.
+        """Draws the columns `ACTIONS_REPEAT` (actions) and `LOGPS_REPEAT` (the actions' log-probabilities), without
+        gradients. For each row of the batch, draws `num_actions` uniformly random actions, then `num_actions` actions
+        of the policy at the next observation, and finally `num_actions` of the policy at the current observation.
         """
         dist_cls = self.get_train_action_dist_cls()
 
