@@ -101,7 +101,9 @@ def run_benchmark(
     names = matching_tasks([tasks] if isinstance(tasks, str) else tasks, f"{_WHERE}: tasks")
     _check_labels(algorithms)
     if path.exists() and not path.is_dir():
-        raise ValueError(f"{_WHERE}(results_dir={str(path)!r}): is a file. Name a folder: results_dir='results/mine'.")
+        raise ValueError(
+            f"{_WHERE}(results_dir={str(path)!r}): must be a folder, but is a file. Use results_dir='results/mine'."
+        )
     goal = StopCriteria(until).targets
     _check_same(path, chosen, goal, score)
     plans = [_plan(path, label, config, task, score) for task in names for label, config in algorithms.items()]

@@ -336,8 +336,8 @@ def _check_sampled_steps(config: AlgorithmConfig, names: list[str]) -> None:
     if algo_class is not None and algo_class.training_step_class.uses_replay:
         raise ValueError(
             f"Learner connector(s) {names} need every step once, in the sampled order, but {algo_class.__name__} "
-            f"learns from random steps of a replay buffer. Scale rewards by a constant, ScaleRewards(factor=...), or "
-            f"use PPO."
+            f"learns from random steps of a replay buffer. Use ScaleRewards(factor=...) to multiply rewards by a "
+            f"constant, or train with PPO."
         )
     if names and config.clip_rewards:
         raise ValueError(

@@ -64,8 +64,9 @@ def connectors_for_agents(
         names = [type(own).__name__ for own in connectors]
         remedy = "Leave it out, or set multi_agent(policies=...)" if agents is None else "Return it first"
         raise ValueError(
-            f"env_runners(env_to_module_connector=...) returned {names}. A MultiAgentObservationPreprocessor needs "
-            f"several agents, and must come first, because it processes their observations jointly. {remedy}."
+            f"env_runners(env_to_module_connector=...) returned {names}. A MultiAgentObservationPreprocessor "
+            f"processes the observations of several agents jointly: it needs several agents, and must be returned "
+            f"before other connectors. {remedy}."
         )
     if agents is not None and not agents:
         return of_modules

@@ -216,7 +216,7 @@ def test_damaged_foreign_and_taken_files_are_named(tmp_path):
             run_benchmark(**given, results_dir=tmp_path)
         with pytest.raises(ValueError, match=r"benchmark.json is damaged"):
             Benchmark.read(tmp_path)
-    with pytest.raises(ValueError, match=r"results_dir='.*benchmark.json'\): is a file. Name a folder"):
+    with pytest.raises(ValueError, match=r"results_dir='.*benchmark.json'\): must be a folder, but is a file"):
         run_benchmark(**given, results_dir=file)
 
 
