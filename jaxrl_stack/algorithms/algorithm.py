@@ -292,8 +292,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             return make_driver(resolved, self, config, step, self.callbacks)
 
     def _start_anew(self, config: AlgorithmConfig, callbacks: CallbackList) -> None:
-        """Resets what an algorithm accumulates over its iterations, such as counters, history, evaluation sums and
-        setting changes.
+        """Resets the values that an algorithm accumulates over its iterations, such as counters, history, evaluation
+        sums and setting changes.
         """
         self._reported_config = config.to_dict()
         # Of the settings that have changed since: their values when this algorithm was built.
@@ -1517,7 +1517,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         }
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Components of a checkpoint: ``"learner_group"`` and ``"env_runner"``."""
+        """Parts of this algorithm that have separate folders in checkpoints, as ``[(name, part)]``: the learner group
+        and, if they exist, the EnvRunner, the replay buffer and the evaluation EnvRunner.
+        """
         return self.driver.components()
 
     def _hint_for_misfit(self, state: Mapping[str, Any]) -> str:
