@@ -250,7 +250,7 @@ class Population(Checkpointable):
 
     @property
     def iteration(self) -> int:
-        """Iterations done so far."""
+        """Number of iterations done so far, including the iterations before a restored checkpoint."""
         return self._iterations.done
 
     @property
