@@ -388,7 +388,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     @property
     def iteration(self) -> int:
-        """Number of iterations done so far, including the iterations before a restored checkpoint."""
+        """Number of iterations done so far. Restoring a checkpoint sets it to the checkpoint's number of iterations."""
         return self._iterations.done
 
     training_iteration = iteration
@@ -688,11 +688,15 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     # ------------------------------------------------------------------------------------------------- evaluation
 
     def evaluate(self, parallel_train_future: Any = None, **unknown: Any) -> Result:
-        """Evaluates the current weights in new episodes on fresh environments, and returns the metrics.
+        """Evaluates the current weights in separate environments, and returns the metrics. By default, resets these
+        environments first (``evaluation_force_reset_envs_before_iteration``).
 
         It runs exactly ``evaluation_duration`` episodes (or at least this number of timesteps), without a bias to short
         episodes. Seeds depend on the config's seed, the iteration and the number of evaluations since then, so episodes
         differ between calls. The training state does not change.
+
+        Without an environment, computes only the loss on the recorded rows that the training step holds out. A
+        ``custom_evaluation_function`` replaces the evaluation.
 
         Args:
             parallel_train_future: Future of a concurrent training; an evaluation of "auto" duration ends with it.
@@ -700,10 +704,12 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
         Returns:
             The dict of ``result["evaluation"]``: ``{"env_runners": {...}}``, and ``"offline_eval_runners"`` with the
-            loss on the held-out rows of the training step (`TrainingStep.held_out_rows`).
+            loss on the held-out rows of the training step (`TrainingStep.held_out_rows`). Without an environment, the
+            first key is missing; without held-out rows, the second key is missing.
 
         Raises:
             TypeError: For an unknown argument.
+            ValueError: If there is neither an environment nor held-out rows.
         """
         if unknown:
             raise unknown_arguments(self, "evaluate", unknown, takes="parallel_train_future")
@@ -713,8 +719,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self._env_evaluations.run(is_training)
 
     def evaluate_offline(self) -> Result:
-        """Evaluates the current weights on recorded data, without training, as the settings ``evaluation(offline_...)``
-        specify. Returns the metrics.
+        """Evaluates the current weights on recorded data, and returns the metrics. The settings
+        ``evaluation(offline_...)`` configure the evaluation. Trains nothing.
 
         Returns:
             The part of ``result["evaluation"]`` on recorded data: ``{"offline_eval_runners": {...}}``, with the numbers
@@ -886,8 +892,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         **unknown: Any,
     ) -> Any:
         """Computes an action for every observation of a dict ``{agent id: observation}``, with one call of
-        `compute_single_action` for each. If the config has several agents, the policy of each agent computes its
-        action.
+        `compute_single_action` per observation. If the config has several agents, each agent's policy computes the
+        agent's action.
 
         Args:
             observations: ``{agent id: observation}``; any keys if the config has one agent.
@@ -1246,14 +1252,15 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     def reset(self, config: AlgorithmConfig) -> bool:
         """Starts training from the beginning with another config, without recompiling. If this is impossible, for
-        example because the networks of the two configs differ, changes nothing and returns False.
+        example because the new config has other networks, changes nothing and returns False.
 
         Args:
             config: Config that may differ in traced settings (lr, gamma, clip_param, ...), in `seed` and in
                 `results_dir`. All other settings must be the same.
 
         Returns:
-            Whether it was possible. If not, nothing has changed: build a new algorithm from the config.
+            True if training starts again. False if the compiled programs or the built objects do not fit the config:
+            build a new algorithm from the config then.
         """
         self._check_is_running()
         config = config.copy(copy_frozen=False)
@@ -1518,7 +1525,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
         """Parts of this algorithm that have separate folders in checkpoints, as ``[(name, part)]``: the learner group
-        and, if they exist, the EnvRunner, the replay buffer and the evaluation EnvRunner.
+        and, if checkpoints contain them, the EnvRunner, the replay buffer and the evaluation EnvRunner. A part that may
+        be in an actor is represented by its description, a `Component`.
         """
         return self.driver.components()
 

@@ -125,8 +125,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         self.algo_class = algo_class or self._algorithm or None
 
     def _hold(self, settings: Settings) -> None:
-        """Stores the settings in this new config object, and creates the object's empty caches of environments and
-        module configs.
+        """Stores the settings in this new config object, and creates two empty caches: for results of
+        `samples_on_device`, and for configs of modules.
         """
         object.__setattr__(self, "_settings", settings)
         object.__setattr__(self, "_resolved_envs", [])
@@ -139,7 +139,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     @classmethod
     def _declare(cls) -> None:
         """Registers the settings that this config class declares, and creates or extends the config methods (sections,
-        such as `training`) that set them.
+        such as `training`) that set these settings.
         """
         own = vars(cls)
         parent = next((b._declarations for b in cls.__mro__[1:] if "_declarations" in vars(b)), None)
@@ -209,8 +209,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._settings.suggestion(name)
 
     def stored_value(self, name: str) -> Any:
-        """Value of the setting `name` as the user gave it, or the setting's default. The attribute ``config.name`` can
-        return another value if it is a property.
+        """Value of the setting `name` as the user gave it, or the setting's default. If the attribute `name` of the
+        config is a property, the attribute can return another value.
         """
         return vars(self)[self._settings.attribute_of(name)]
 
@@ -219,14 +219,14 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return [(setting, vars(self)[setting.attribute]) for setting in self._declarations.by_name.values()]
 
     def setting(self, name: str) -> Setting | None:
-        """Returns the declaration of a setting (name, default, checks). `name` can be the setting's keyword, attribute
-        or key of `to_dict`. Returns None if no setting has this name.
+        """Returns the declaration (name, default, checks) of a setting. `name` can be the setting's keyword, attribute
+        or key of `to_dict`, or an old name that the setting replaces. Returns None if no setting has this name.
         """
         return self._settings.find(name)
 
     def setting_name(self, name: str) -> str:
-        """Converts a setting's attribute or key of `to_dict` to the setting's keyword. Returns keywords and unknown
-        names unchanged.
+        """Converts a setting's attribute, key of `to_dict` or old name to the setting's keyword. Returns keywords and
+        unknown names unchanged.
         """
         found = self.setting(name)
         return name if found is None else found.name
@@ -293,7 +293,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> AlgorithmConfig:
-        """Creates a config from a result of `get_state`, which also names the config's class."""
+        """Creates a config from a result of `get_state`. The config has the class that `state` contains, or this class
+        if `state` contains none.
+        """
         state = dict(state)
         config_class: type[AlgorithmConfig] = state.pop("class", cls)
         explicitly_set = state.pop("_explicitly_set", ())
@@ -363,7 +365,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
             return default
 
     def pop(self, key: str, default: Any = None) -> Any:
-        """Returns a setting's value, as `get` does. Unlike a dict's method, does not remove the setting."""
+        """Returns a setting's value, as `get` does. Unlike `dict.pop`, removes nothing: settings cannot be removed."""
         return self.get(key, default)
 
     def keys(self) -> KeysView[str]:
@@ -496,7 +498,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     def _resolve_env(self) -> ResolvedEnv:
         """Finds the environment that the setting `env` names (an instance, class, registered name or id), and returns a
-        `ResolvedEnv`. If `env` is an environment creator, the creator gets an `EnvContext` with ``worker_index=0``.
+        `ResolvedEnv`. If `env` is a registered name, the registered creator gets an `EnvContext` with
+        ``worker_index=0``.
         """
         num_workers = 0 if isinstance(self.num_env_runners, DefaultNumber) else self.num_env_runners
         context = EnvContext(self.env_config, worker_index=0, num_workers=num_workers)
@@ -726,9 +729,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return all(same(getattr(self, name), getattr(other, name)) for name in names)
 
     def differs_in_traced_settings_only(self, other: AlgorithmConfig, *, but_for: Collection[str] = ()) -> bool:
-        """Whether this config differs from the config `other` in traced settings only; compiled programs take these
-        settings as arguments. If True, objects and compiled programs that were built from `other` also work for this
-        config.
+        """Whether this config equals the config `other` except for traced settings, which compiled programs take as
+        arguments. If True, objects and compiled programs that were built from `other` also work for this config.
 
         Args:
             other: A config of the same algorithm.
@@ -877,7 +879,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         than one train batch contains.
 
         Raises:
-            ValueError: If sampling collects more steps.
+            ValueError: If sampling would collect more steps.
         """
         config_validation.validate_train_batch_size_vs_rollout_fragment_length(self)
 
@@ -1237,7 +1239,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         raise ValueError("config.rollouts(...) is gone. Use config.env_runners(...) instead.")
 
     def exploration(self, *args: Any, **kwargs: Any) -> Self:
-        """Always raises a ValueError that names the replacement: `env_runners`."""
+        """Always raises a ValueError that names the replacements: `env_runners` and `RLModule._forward_exploration`."""
         raise ValueError(
             "config.exploration(...) is gone. Use env_runners(explore=...) and RLModule._forward_exploration() instead."
         )

@@ -211,7 +211,9 @@ def _slug(text: str) -> str:
 
 
 def _why_not(config: AlgorithmConfig) -> str | None:
-    """Reason why an algorithm cannot be built with the environment in its config; None if it can."""
+    """Tries to build the algorithm of a config in this process, without actors. Returns the message of the ValueError
+    if this fails, for example because the algorithm does not support the environment; None otherwise.
+    """
     in_this_process = config.copy(copy_frozen=False).env_runners(num_env_runners=0).learners(num_learners=0)
     try:
         in_this_process.reporting(**WITHOUT_FOLDER).build_algo().stop()
@@ -307,7 +309,8 @@ def final_scores(trained: Algorithm | Population) -> list[float]:
     """Scores of trained runs. A run's score is the mean return of its current policy over at least 100 evaluation
     episodes.
 
-    The score of a run is NaN if 100 evaluations in sequence end none of its episodes.
+    If 100 evaluations in sequence end none of a run's episodes, the score is the mean over the fewer episodes that
+    ended before, or NaN if no episode ended.
 
     Args:
         trained: An algorithm, or a population of several runs.

@@ -75,8 +75,8 @@ class BestMembers:
         return member in self._kept
 
     def hand_over(self, member: int, algo: Algorithm, history: MemberHistory) -> None:
-        """Loads the best state of a population member into an algorithm. The algorithm's replay buffer is empty
-        afterwards, because the stored state contains no replayed steps.
+        """Loads the best state of a population member into an algorithm. If the algorithm has a replay buffer, the
+        buffer is empty afterwards, because the stored state contains no replayed steps.
 
         Args:
             member: Index of a member that `knows` confirms.

@@ -181,9 +181,9 @@ class Settings:
         return self.declarations.by_name[old.maps_to]
 
     def _checked(self, setting: Setting, value: Any) -> Any:
-        """Returns the form of a setting's value to store. Checks the value, unless the setting has
-        `check_when_set=False`; `validate` then checks it later. If the setting has a converter, converts the value;
-        search spaces are not converted.
+        """Checks a value that is given for a setting, and returns the value to store. If the setting has
+        `check_when_set=False`, `validate` checks the value later instead. If the setting has a converter, converts the
+        value, except if the value is a search space.
 
         Raises:
             ValueError: If the value is invalid.
@@ -208,8 +208,8 @@ class Settings:
             notice_once(f"{self.declarations.call(setting, short(value))} has no effect: {setting.instead}")
 
     def _take(self, name: str, value: Any, where: str, is_key: bool) -> bool:
-        """Sets a setting, which is named by its attribute or its key in a dict of settings. Returns False if no setting
-        has this name.
+        """Sets the setting with the keyword, attribute or old name `name`. If `is_key` is True, the name is a key of a
+        dict of settings. Returns False if no setting has this name.
         """
         setting = self.declarations.find(name)
         if setting is None and (name in INTERNAL_DEFAULTS or name in self.own_names):
@@ -254,7 +254,7 @@ class Settings:
         return self.values[self.attribute_of(key)]
 
     def find(self, name: str) -> Setting | None:
-        """Returns the declaration of a setting (name, default, checks). `name` can be the setting's keyword, attribute
+        """Returns the declaration (name, default, checks) of a setting. `name` can be the setting's keyword, attribute
         or key of `to_dict`, or an old name that the setting replaces. Returns None if no setting has this name.
         """
         found = self.declarations.find(KEY_TRANSLATIONS.get(name, name))
@@ -262,8 +262,8 @@ class Settings:
         return self.declarations.by_name[old.maps_to] if old is not None and old.maps_to else found
 
     def known_attribute(self, key: str) -> str | None:
-        """Returns the attribute that stores a setting. `key` can be the setting's keyword, attribute or key of
-        `to_dict`. Returns None for unknown names.
+        """Returns the name of the attribute that stores a setting. `key` can be the setting's keyword, attribute or key
+        of `to_dict`. Returns None for unknown names.
         """
         name = KEY_TRANSLATIONS.get(key, key)
         setting = self.declarations.find(name)

@@ -672,7 +672,7 @@ def validate_train_batch_size_vs_rollout_fragment_length(config: AlgorithmConfig
     one train batch contains.
 
     Raises:
-        ValueError: If sampling collects more steps.
+        ValueError: If sampling would collect more steps.
     """
     takes_any = config.rollout_fragment_length == "auto" or config.batch_mode == "complete_episodes"
     if takes_any or not config.is_online:

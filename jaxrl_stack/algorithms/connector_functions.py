@@ -46,8 +46,8 @@ def num_positional_arguments(function: Callable[..., Any], arguments: tuple[Any,
 def connectors_for_agents(
     connectors: Sequence[ConnectorV2], agents: Collection[Any] | None, known: Collection[Any]
 ) -> list[ConnectorV2]:
-    """Selects the env-to-module connectors for one module's pipeline. Leaves out connectors for other agents, and
-    connectors that process all agents' observations jointly.
+    """Selects the env-to-module connectors for one module's pipeline. Leaves out connectors that process all agents'
+    observations jointly and, if the module's agents are known, connectors for other agents.
 
     Args:
         connectors: All connectors that the user's function returned.

@@ -250,7 +250,7 @@ class Population(Checkpointable):
 
     @property
     def iteration(self) -> int:
-        """Number of iterations done so far, including the iterations before a restored checkpoint."""
+        """Number of iterations done so far. Restoring a checkpoint sets it to the checkpoint's number of iterations."""
         return self._iterations.done
 
     @property

@@ -78,8 +78,9 @@ class DefaultCQLRLModule(DefaultSACRLModule):
 
     def _repeated_actions(self, out: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
         """Draws the columns `ACTIONS_REPEAT` (actions) and `LOGPS_REPEAT` (the actions' log-probabilities), without
-        gradients. For each row of the batch, draws `num_actions` uniformly random actions, then `num_actions` actions
-        of the policy at the next observation, and finally `num_actions` of the policy at the current observation.
+        gradients. For each row of the batch, draws `num_actions` uniformly random actions in [-1, 1], then
+        `num_actions` actions of the policy at the next observation, and finally `num_actions` actions of the policy at
+        the current observation.
         """
         dist_cls = self.get_train_action_dist_cls()
 
