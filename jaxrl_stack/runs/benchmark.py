@@ -132,12 +132,12 @@ class Benchmark:
 
     @property
     def algorithms(self) -> list[str]:
-        """Labels of the algorithms, in the requested order."""
+        """Labels of the algorithms, in the order of ``benchmark.json``."""
         return list(dict.fromkeys(cell.algorithm for cell in self.cells))
 
     @property
     def tasks(self) -> list[str]:
-        """Names of the environments, in the requested order."""
+        """Names of the environments, in the order of ``benchmark.json``."""
         return list(dict.fromkeys(cell.task for cell in self.cells))
 
     @property
@@ -161,7 +161,7 @@ class Benchmark:
         ]
 
     def scores(self, algorithm: str, tasks: Sequence[str] | None = None) -> np.ndarray:
-        """Scores of an algorithm's runs, ``float64[runs, tasks]``, not normalised.
+        """Scores of an algorithm's runs on the given tasks, ``float64[runs, tasks]``, not normalised.
 
         Args:
             algorithm: Label of the algorithm.
@@ -241,7 +241,8 @@ class Benchmark:
         baseline: str | None = None,
         references: Mapping[str, tuple[float, float, str]] | None = None,
     ) -> str:
-        """Formats a table with one row per task, then statistics over tasks, with the definition of the score below.
+        """Formats a table of scores: a row for each task and for each statistic over tasks, a column for each
+        algorithm. Notes below the table define the score.
 
         Args:
             format: "text", "md", "html", "latex" or "json".
@@ -548,7 +549,8 @@ def write_content(
     cells: Sequence[Cell],
     folders: Sequence[str],
 ) -> None:
-    """Adds algorithms and tasks to ``benchmark.json``.
+    """Writes entries for algorithms and tasks to ``benchmark.json``. Earlier entries of other
+    combinations of algorithm and task remain if the seeds, the goal and the score are the same.
 
     Args:
         path: The folder.

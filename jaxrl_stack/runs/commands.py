@@ -57,7 +57,7 @@ class CommandLog:
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
         """Context manager in which method calls are not recorded as commands. It is for calls inside of a recorded
-        call, an iteration or a callback: repeating the recorded call or the iteration makes them again.
+        call, an iteration or a callback: repeating the outer call also repeats the inner calls.
         """
         self._depth += 1
         try:
@@ -193,11 +193,11 @@ class Command:
 
     @property
     def path(self) -> str:
-        """File and line of the command, for messages."""
+        """File and line of the recorded call, such as ``"run/commands.jsonl, line 3"``, for messages."""
         return f"{self.directory / COMMANDS_FILE}, line {self.number}"
 
     def arguments(self, loader: ClassLoader) -> dict[str, Any]:
-        """Decodes the arguments of the recorded call.
+        """Decodes the arguments of the recorded call from their stored form to Python values, ``{name: value}``.
 
         Args:
             loader: Finds classes that the arguments name.
@@ -232,7 +232,8 @@ class Command:
 
 
 def read_commands(directory: Path) -> list[Command]:
-    """Reads the commands (recorded method calls) of a run, in the order of the calls; empty without ``commands.jsonl``.
+    """Reads the commands (recorded method calls) of a run, in the order of the calls; an empty list if the run has no
+    ``commands.jsonl``.
 
     A last line without its end is left out: the run was killed while it wrote it.
 

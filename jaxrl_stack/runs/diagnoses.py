@@ -68,16 +68,16 @@ class Numbers:
         self._returns_of_modules = of_modules if len(of_modules) > 1 else {}
 
     def column(self, name: str) -> str:
-        """Returns the column of a metric in the run's table. For the mean return of a run with several modules, this is
-        the return column of `module`. Otherwise it is `name` or, if the table has no such column, the learner metric
-        `name` of `module`.
+        """Returns the name of a metric's column in the run's table: `name` or, if the table has no such column, the
+        learner metric `name` of `module`. For the mean return of a run with several modules, returns the return column
+        of `module`.
         """
         if name == RETURN and self.module in self._returns_of_modules:
             return self._returns_of_modules[self.module]
         return name if name in self.history else f"learners/{self.module}/{name}"
 
     def known(self, name: str) -> np.ndarray:
-        """Finite values of a column of the run's table, oldest first; empty without the column."""
+        """Finite values of a column of the run's table, oldest first; empty if the table has no such column."""
         column = self.column(name)
         values = self.history[column] if column in self.history else np.zeros(0)
         return values[np.isfinite(values)]

@@ -17,7 +17,8 @@ from jaxrl_stack.runs.stop import StopCriteria, Until
 
 @dataclasses.dataclass(frozen=True)
 class Halving:
-    """Arguments of Ray Tune's ``ASHAScheduler``.
+    """Settings of successive halving, which ends runs with low scores early. They correspond to the arguments of Ray
+    Tune's ``ASHAScheduler``.
 
     Attributes:
         max_t: Time at which runs end, in units of `time_attr`.
@@ -52,7 +53,8 @@ class Halving:
                 raise ValueError(f"Halving({name}={value!r}): must be above {low}. Set {remedy}.")
         if not math.isfinite(self.max_t):
             raise ValueError(
-                f"Halving(max_t={self.max_t!r}): must be finite. Set max_t=100, for example: runs end at this time."
+                f"Halving(max_t={self.max_t!r}): must be a finite value of {self.time_attr!r}. Set max_t=100, for "
+                "example."
             )
 
     @property
@@ -68,7 +70,9 @@ class Halving:
         return found
 
     def with_end(self, until: Until) -> StopCriteria:
-        """Returns the stop criteria of the runs: `until`, and also `max_t` if runs end there (`stop_last_trials`)."""
+        """Returns the stop criteria of the runs: the criteria in `until` and, if runs end at `max_t`
+        (`stop_last_trials`), also `max_t`.
+        """
         criteria = StopCriteria(until)
         if self.stop_last_trials:
             criteria.add(self.time_attr, self.max_t)
@@ -78,7 +82,7 @@ class Halving:
 def survivors(scores: np.ndarray, groups: Sequence[int], reduction_factor: float) -> list[int]:
     """Selects the runs that continue after a rung (a comparison of successive halving). Runs are grouped, for example
     all seeds of one setting, and a group continues as a whole. Of n groups, the best
-    ``1 + floor((n - 1) / reduction_factor)`` continue, and all groups with the same score as the worst of these.
+    ``1 + floor((n - 1) / reduction_factor)`` continue. Groups with the same score as the worst of these also continue.
 
     Tune keeps the same groups: the groups at or above the percentile ``100 * (1 - 1 / reduction_factor)``.
 

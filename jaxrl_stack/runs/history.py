@@ -303,8 +303,9 @@ class History:
             blocks = list(zip(map(np.asarray, state["blocks"]), widths, strict=True))
         if table.ndim != 2 or len(table) != len(columns) or len(set(columns)) != len(columns):
             raise ValueError(
-                f"The history is damaged: its {len(columns)} column names are not distinct, or do not fit its table "
-                f"[iterations, columns] of shape {table.shape[::-1]}. Load an unchanged copy of the checkpoint."
+                f"The history is damaged: its table [iterations, columns] of shape {table.shape[::-1]} has "
+                f"{len(columns)} column names, but needs a distinct name for each column. Load an unchanged copy of "
+                "the checkpoint."
             )
         self._num_rows = table.shape[1]
         self._cells = {name: array.array("d", column.tobytes()) for name, column in zip(columns, table, strict=True)}

@@ -61,7 +61,7 @@ class Lineage:
     copies: tuple[Copy, ...] = ()
 
     def until(self, iteration: int) -> Lineage:
-        """Returns the lineage with only the copies up to an iteration."""
+        """Returns the lineage with only the copies of members up to and including an iteration."""
         return dataclasses.replace(self, copies=tuple(one for one in self.copies if one.iteration <= iteration))
 
     @property
@@ -75,8 +75,8 @@ class Lineage:
         return settings
 
     def ancestors(self, member: int) -> list[tuple[int, int]]:
-        """Traces the training of a member of the population back over all copies: returns the members whose training
-        led to its present state, each with its first iteration.
+        """Traces the training of a member of the population back over all copies. Returns the members whose training
+        led to the present state of `member`, each with the first iteration that contributed.
 
         Args:
             member: Index of the member.
@@ -166,7 +166,7 @@ class Lineage:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Lineage:
-        """Reads a lineage from a file that `write` wrote.
+        """Reads the lineage of a population (all copies of members over other members) from a file that `write` wrote.
 
         Raises:
             ValueError: If the file is missing or damaged.
@@ -187,7 +187,7 @@ class Lineage:
 
 
 def _scores(line: Mapping[str, Any]) -> dict[str, float]:
-    """Reads the scores of both members, source and target, from the JSON line of a `Copy`, where null means NaN."""
+    """Reads ``source_score`` and ``target_score`` from the JSON line of a `Copy`; null in the line becomes NaN."""
     names = ("source_score", "target_score")
     return {name: math.nan if line[name] is None else line[name] for name in names}
 

@@ -28,7 +28,7 @@ _DETERMINISTIC = re.compile(r"--xla_gpu_(deterministic_ops|exclude_nondeterminis
 
 
 def machine_facts(devices: Sequence[Device]) -> dict[str, Any]:
-    """Facts about the processor, devices and flags, as JSON.
+    """Facts about the processor, the devices, and the flags of XLA and JAX, as JSON.
 
     Args:
         devices: The learner's devices of this process.

@@ -72,8 +72,8 @@ class MemberHistory:
         self._cells[f"{SETTINGS}{name}"] = [values_at(int(num_env_steps)) for num_env_steps in starts]
 
     def leave_out(self, members: Sequence[int]) -> None:
-        """Sets values of the given members to NaN in the iterations in which these members did not train. Call this
-        before the members train again.
+        """Sets the values of the given members to NaN in the iterations in which they did not train, after each
+        member's last iteration. Call this before the members train again; the table would otherwise show these values.
         """
         for member in members:
             for column in self._cells.values():
@@ -139,8 +139,8 @@ class MemberHistory:
         return self.cell(name, self._num_rows - 1)
 
     def _filled(self, name: str) -> np.ndarray:
-        """Returns a column as stored, ``float64[iterations, M]``. After a member's last iteration, it may contain
-        numbers instead of NaN.
+        """Returns a column as stored, ``float64[iterations, M]``. In the rows after a member's last iteration, the
+        column may contain numbers instead of NaN for this member.
         """
         table = np.empty((self._num_rows, self.num_members), np.float64)
         for row, value in zip(table, self._cells[name], strict=True):
@@ -247,7 +247,9 @@ class MemberHistory:
 
 
 def _history_of(columns: Mapping[str, np.ndarray], length: int) -> History:
-    """Builds the history (table of metrics) of one member of a population from its columns, each ``[length]``."""
+    """Builds the history (table of metrics) of one member of a population from its columns. Each column has one value
+    for each of the member's `length` iterations.
+    """
     history = History()
     cells = np.array(list(columns.values()), np.float64).reshape(len(columns), length)
     history.set_state({"columns": list(columns), "cells": cells.T})

@@ -72,7 +72,7 @@ class MemberResults(Sequence[Result]):
         return MemberResults(numbers, len(self))
 
     def column(self, path: str) -> np.ndarray:
-        """Values of one metric for all M members of the population, ``float64[M]``.
+        """Values of one metric in one iteration, for all M members of the population, ``float64[M]``.
 
         Returns:
             ``float64[M]``.
@@ -95,7 +95,7 @@ def _scalar(value: Any, index: int) -> Any:
 
 def population_numbers(members: MemberResults, is_live: np.ndarray, key: str = RETURN) -> dict[str, Any]:
     """Statistics over the live members: median, IQM, best and worst value of a metric, and the index of the best
-    member. Also contains the numbers of all and of live members.
+    member. Also contains the number of all members and the number of live members.
 
     Args:
         members: Results of the members.

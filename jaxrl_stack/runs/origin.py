@@ -32,7 +32,7 @@ _DEPENDENCIES = ("jax", "jaxlib", "flax", "optax", "gymnax", "gymnasium", "numpy
 def write_origin(
     directory: str | os.PathLike[str], command: Sequence[str] | None = None, *, algorithm: str | None = None
 ) -> None:
-    """Writes `run_origin` to ``run.json`` in a run's directory."""
+    """Writes the facts that `run_origin` returns (command, versions, git commit) to a run's ``run.json``."""
     text = json.dumps(run_origin(command, algorithm=algorithm), indent=2)
     Path(directory, ORIGIN_FILE).write_text(f"{text}\n", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Output of a run: the files of its directory, and data for trackers."""
+"""Output of a run: the files of its directory, and data for experiment trackers, such as Weights & Biases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
 
 
 class RunOutput:
-    """Writes results to files, trackers, and a log.
+    """Writes the results of a run to files, experiment trackers, and a log.
 
     Output begins with the first result: a run that ends before it writes nothing.
 
@@ -70,7 +70,9 @@ class RunOutput:
             _LOGGER.addHandler(self._log)
 
     def write(self, result: Mapping[str, Any], settings: Mapping[str, float] = {}) -> None:
-        """Writes an iteration's result, and the values of settings that changed during the run."""
+        """Writes an iteration's result, with the values of settings that changed during the run, to the run's files and
+        to experiment trackers.
+        """
         if self._writer is None and self._asked_for is not None:
             with deferred_interrupt():
                 self._open(self._asked_for)
@@ -105,7 +107,9 @@ class RunOutput:
         return self._trackers
 
     def log(self, text: str) -> None:
-        """Writes a text only to the log file. The first result creates this file; earlier texts are dropped."""
+        """Writes a text only to the log file, which the first result creates. A text that is passed before the first
+        result is dropped.
+        """
         if self._log is not None and self.directory is not None:
             self._log.handle(logging.LogRecord("jaxrl_stack", logging.INFO, "", 0, text, None, None))
 
@@ -116,8 +120,8 @@ class RunOutput:
         self.log(text)
 
     def close(self) -> None:
-        """Closes the files, and ends the runs in trackers. A result that is written later starts a new folder and new
-        runs in trackers.
+        """Closes the files, and ends the run in each experiment tracker. If a result is written later, it starts a new
+        folder and a new run in each tracker.
         """
         with contextlib.ExitStack() as stack:
             for tracker in self._trackers or ():

@@ -1,4 +1,4 @@
-"""Curves of runs in folders of this package, RLlib or Tune: as figures, as text drawings, as a table."""
+"""Curves of runs from folders that this package, RLlib or Ray Tune wrote: as figures, as text drawings, as a table."""
 
 from __future__ import annotations
 

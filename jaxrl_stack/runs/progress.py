@@ -63,8 +63,8 @@ class Silence:
 
     def waiting(self, line: str) -> None:
         """Called with each line of text about actors that do not start yet, for example because they wait for Ray
-        resources, so that a display can show the line; does nothing in this base class. The caller is the thread that
-        waits for the actors.
+        resources. A display can show the line; this base class does nothing. The caller is the thread that waits for
+        the actors.
         """
 
     def stopping(self) -> None:
@@ -111,8 +111,8 @@ class PlainLines(Silence):
 
 
 def seconds_between_lines(elapsed: float) -> float:
-    """Seconds from one plain line to the next, `elapsed` seconds after the start: 5 % of `elapsed`, at least 2 s and at
-    most 10 minutes. A run of a day prints about 260 lines.
+    """Seconds between two printed lines of a run without a live display: 5 % of the `elapsed` seconds since the start,
+    at least 2 s and at most 10 minutes. A run of a day prints about 260 lines.
     """
     return min(max(2.0, 0.05 * elapsed), 600.0)
 

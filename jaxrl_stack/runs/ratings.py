@@ -200,7 +200,8 @@ class GameResults:
         return draw_ratings(self, title=title, path=path)
 
     def to_html(self, path: str | os.PathLike[str] | None = None, *, title: str = "Games") -> str:
-        """Returns an HTML page with the table and the figure, and writes it to `path`, if given.
+        """Returns an HTML page with the table and the figure of the ratings and win rates. If `path` is given, also
+        writes the page to this file.
 
         Args:
             path: File to write; missing folders are created. None writes none.

@@ -70,7 +70,7 @@ class Run:
 
     @classmethod
     def of(cls, algorithm: Algorithm, name: str | None = None, folder: Path | None = None) -> Run:
-        """Creates the `Run` with the results so far of an algorithm in this process.
+        """Creates a `Run` from an `Algorithm` object in this process, with the results so far.
 
         Args:
             algorithm: The algorithm; its history is the run's, also if it continues to train.
@@ -224,8 +224,8 @@ def as_runs(runs: Runs) -> list[Run]:
 
 
 def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Groups of runs that differ only in their seed. Forks (runs that continue another run) are in one group only if
-    they begin at the same iteration.
+    """Groups of runs that differ only in their seed. A fork (a run that continues another run) is grouped only with
+    forks that begin at the same iteration.
 
     Args:
         runs: From `find_runs`.
@@ -257,8 +257,8 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def common_title(runs: Sequence[Run]) -> str | None:
-    """Title of a figure: the algorithm and environment, if all runs have the same algorithm and environment. The labels
-    of the curves then omit both. None if runs differ in one of the two, or if all runs form one group, whose label
+    """Title of a figure: the algorithm and environment that all runs have in common; the labels of the curves then omit
+    both. None if the runs differ in algorithm or environment. Also None if all runs form one group, because its label
     contains both.
     """
     titles = {run.title for run in runs}
@@ -266,9 +266,8 @@ def common_title(runs: Sequence[Run]) -> str | None:
 
 
 def _alike(runs: Sequence[Run]) -> list[list[Run]]:
-    """Groups runs with equal settings, ignoring seeds, paths and other settings that do not affect training. Forks
-    (runs that continue another run) are in one group only if they begin at the same iteration, and never with other
-    runs.
+    """Groups runs with equal settings, ignoring seeds, paths and other settings that do not affect training. A fork (a
+    run that continues another run) is grouped only with forks that begin at the same iteration.
     """
     groups: dict[str, list[Run]] = {}
     for number, run in enumerate(runs):

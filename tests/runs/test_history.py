@@ -136,7 +136,7 @@ def test_a_table_of_before_cells_were_packed_is_taken_over(history):
 
 
 def test_a_state_that_is_none_is_refused():
-    with pytest.raises(ValueError, match=r"its 2 column names .* do not fit its table .* of shape \(3, 1\)"):
+    with pytest.raises(ValueError, match=r"table .* of shape \(3, 1\) has 2 column names"):
         History().set_state({"columns": ["a", "b"], "cells": np.zeros((3, 1))})
 
 
@@ -204,12 +204,12 @@ def test_ctrl_c_in_an_iteration_leaves_a_table_that_checkpoints_hold():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"num_rows": 10**15}, "damaged: it has 2 blocks of rows"),
+        ({"num_rows": 10**15}, "976562500000 blocks with a width each, but it has 2 blocks"),
         ({"num_rows": BLOCK_ROWS + 4}, r"does not contain numbers of shape \(4, 4\)"),
-        ({"widths": [4]}, "2 blocks of rows and 1 block widths"),
+        ({"widths": [4]}, "need 2 blocks with a width each, but it has 2 blocks and 1 widths"),
         ({"widths": [4, 10**12]}, "1000000000000 columns, but the table has 4"),
         ({"widths": [3, 4]}, r"does not contain numbers of shape \(3, 1024\)"),
-        ({"columns": ["a"] * 4}, "its 4 column names are not distinct"),
+        ({"columns": ["a"] * 4}, "has 4 column names, but needs a distinct name"),
         ({"columns": ["a"]}, "has 4 columns, but the table has 1"),
         ({"blocks": [np.zeros(100, np.uint8)] * 2}, "damaged"),
         ({"blocks": [np.frombuffer(zlib.compress(bytes(10**8)), np.uint8)] * 2}, "damaged"),
