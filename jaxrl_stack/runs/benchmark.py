@@ -303,7 +303,9 @@ class Benchmark:
         }
 
     def _values(self, cell: Cell) -> dict[str, float]:
-        """Converts the estimated score of an algorithm on a task, with its interval, to a dict; {} without scores."""
+        """Converts the estimated score of an algorithm on a task, with its interval, to a dict; {} if no finished
+        run has a score.
+        """
         estimate = self.task_estimates(cell.task).get(cell.algorithm)
         return {} if estimate is None else estimate._asdict()
 

@@ -170,7 +170,7 @@ class History:
             writer.writerows(map(_cell, row) for row in self._table().tolist())
 
     def to_json_lines(self, path: str | os.PathLike[str]) -> None:
-        """Writes the table to a file in the form of `ResultWriter`: one nested JSON object per iteration.
+        """Writes the table to a file of JSON lines, as `ResultWriter` writes results: one nested object per iteration.
 
         Args:
             path: File to write; an existing file is replaced. Cells without a number are left out, infinities are null.
@@ -414,7 +414,7 @@ def named_settings(settings: Mapping[str, float]) -> dict[str, float]:
 
 
 def numbers_of(result: Mapping[str, Any]) -> dict[str, float]:
-    """Flattens a result to ``{"a/b": number}``.
+    """Flattens the nested dicts of a result to ``{"a/b": number}``, without values that are not numbers.
 
     Args:
         result: Result of ``train()``: nested dicts.

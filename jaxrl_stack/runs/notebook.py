@@ -94,7 +94,8 @@ class NotebookDisplay(Silence):
 
 
 def curve_svg(x: np.ndarray, y: np.ndarray, *, label: str, parts: Mapping[str, np.ndarray] | None = None) -> str:
-    """Draws a curve as SVG, with labels at the ends of the axes; empty for fewer than two points.
+    """Draws a curve as SVG, with labels at the ends of the axes. Returns an empty string for fewer than two
+    finite points.
 
     Args:
         x: ``float64[n]``, ascending.

@@ -240,7 +240,7 @@ def comparison_text(rows: Sequence[Comparison], x: str = STEPS, format: str = "t
 
 
 def mean_of_end(curve: Curve, share: float = 0.1) -> float:
-    """Mean of a curve over the last part of its x axis.
+    """Mean of a curve over the last part of its x axis, by default the last tenth.
 
     Args:
         curve: A curve with at least one point.

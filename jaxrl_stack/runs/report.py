@@ -238,7 +238,7 @@ def _findings(runs: Sequence[Run]) -> str:
 
 
 def _video(folder: Path | None) -> str:
-    """HTML of the newest video in a run's folder; empty without one."""
+    """HTML of the newest video in a run's folder; empty if the folder contains no video."""
     if folder is None:
         return ""
     found = [path for path in folder.rglob("*") if path.suffix.lower() in _VIDEOS and path.is_file()]

@@ -89,7 +89,7 @@ class Run:
         allow: Iterable[Any] = (),
         evaluations: bool = False,
     ) -> Algorithm:
-        """Recomputes the state of the algorithm after an iteration, bit for bit.
+        """Recomputes the training state after an iteration, bit for bit. Returns an algorithm with this state.
 
         It begins with the nearest stored checkpoint at or before the iteration, or with the config, and repeats the
         iterations since. Nothing is written to the run's folder; the returned algorithm has no folder.
@@ -345,7 +345,8 @@ def folder_of(name: str, directory: str | os.PathLike[str]) -> Path:
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
-    """Adds the index to run names that would have the same folder; returns all names.
+    """Appends its index in the list to each run name that would have the same folder as another one. Returns all
+    names.
 
     Names truncate long values, so different settings may have the same name.
     """
