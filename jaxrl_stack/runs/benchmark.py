@@ -132,12 +132,12 @@ class Benchmark:
 
     @property
     def algorithms(self) -> list[str]:
-        """Labels of the algorithms, in the order of ``benchmark.json``."""
+        """Labels of the algorithms, each once, in the order of the entries in ``benchmark.json``."""
         return list(dict.fromkeys(cell.algorithm for cell in self.cells))
 
     @property
     def tasks(self) -> list[str]:
-        """Names of the environments, in the order of ``benchmark.json``."""
+        """Names of the environments, each once, in the order of the entries in ``benchmark.json``."""
         return list(dict.fromkeys(cell.task for cell in self.cells))
 
     @property
@@ -241,8 +241,8 @@ class Benchmark:
         baseline: str | None = None,
         references: Mapping[str, tuple[float, float, str]] | None = None,
     ) -> str:
-        """Formats a table of scores: a row for each task and for each statistic over tasks, a column for each
-        algorithm. Notes below the table define the score.
+        """Formats a table of scores: a row for each task, then a row for each statistic over tasks. Each algorithm has
+        a column. Notes below the table define the score.
 
         Args:
             format: "text", "md", "html", "latex" or "json".
@@ -551,14 +551,14 @@ def write_content(
     cells: Sequence[Cell],
     folders: Sequence[str],
 ) -> None:
-    """Writes entries for algorithms and tasks to ``benchmark.json``. Earlier entries of other
-    combinations of algorithm and task remain if the seeds, the goal and the score are the same.
+    """Writes an entry for each cell (pair of algorithm and task) to ``benchmark.json``. If the file already has
+    the same `seeds`, `until` and `score`, its entries of other pairs remain.
 
     Args:
         path: The folder.
         seeds, until, score: See `Benchmark`.
-        cells: Cells to add; an earlier entry of the same algorithm and task is replaced. If seeds, goal or score differ
-            from the earlier ones, all earlier entries are dropped.
+        cells: Cells to add; an earlier entry of the same algorithm and task is replaced. If `seeds`, `until` or
+            `score` differ from the earlier ones, all earlier entries are dropped.
         folders: Folder of each cell, below `path`.
     """
     content = {"seeds": list(seeds), "until": dict(until), "score": score}

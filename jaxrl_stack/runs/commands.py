@@ -57,7 +57,8 @@ class CommandLog:
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
         """Context manager in which method calls are not recorded as commands. It is for calls inside of a recorded
-        call, an iteration or a callback: repeating the outer call also repeats the inner calls.
+        call, an iteration or a callback: if the recorded call, the iteration or the callback is repeated, it makes the
+        inner calls again.
         """
         self._depth += 1
         try:

@@ -17,8 +17,8 @@ from jaxrl_stack.runs.stop import StopCriteria, Until
 
 @dataclasses.dataclass(frozen=True)
 class Halving:
-    """Settings of successive halving, which ends runs with low scores early. They correspond to the arguments of Ray
-    Tune's ``ASHAScheduler``.
+    """Settings of successive halving, which ends the runs with the worst scores early. The attributes correspond to
+    the arguments of Ray Tune's ``ASHAScheduler``.
 
     Attributes:
         max_t: Time at which runs end, in units of `time_attr`.
@@ -53,8 +53,8 @@ class Halving:
                 raise ValueError(f"Halving({name}={value!r}): must be above {low}. Set {remedy}.")
         if not math.isfinite(self.max_t):
             raise ValueError(
-                f"Halving(max_t={self.max_t!r}): must be a finite value of {self.time_attr!r}. Set max_t=100, for "
-                "example."
+                f"Halving(max_t={self.max_t!r}): must be finite, because runs are compared until {self.time_attr!r} "
+                "reaches max_t. Set max_t=100, for example."
             )
 
     @property

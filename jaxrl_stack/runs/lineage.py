@@ -61,7 +61,7 @@ class Lineage:
     copies: tuple[Copy, ...] = ()
 
     def until(self, iteration: int) -> Lineage:
-        """Returns the lineage with only the copies of members up to and including an iteration."""
+        """Returns the lineage with only the copies that were made directly after an iteration, or earlier."""
         return dataclasses.replace(self, copies=tuple(one for one in self.copies if one.iteration <= iteration))
 
     @property
@@ -76,7 +76,7 @@ class Lineage:
 
     def ancestors(self, member: int) -> list[tuple[int, int]]:
         """Traces the training of a member of the population back over all copies. Returns the members whose training
-        led to the present state of `member`, each with the first iteration that contributed.
+        led to the present state of `member`, each with the first of its iterations that contributed to this state.
 
         Args:
             member: Index of the member.

@@ -72,8 +72,9 @@ class MemberHistory:
         self._cells[f"{SETTINGS}{name}"] = [values_at(int(num_env_steps)) for num_env_steps in starts]
 
     def leave_out(self, members: Sequence[int]) -> None:
-        """Sets the values of the given members to NaN in the iterations in which they did not train, after each
-        member's last iteration. Call this before the members train again; the table would otherwise show these values.
+        """Sets the values of each given member to NaN in the iterations after the member's last one, in which the
+        member did not train. Numbers that all members share remain. Call this before the members train again;
+        otherwise, the table would then show values of iterations without training.
         """
         for member in members:
             for column in self._cells.values():
@@ -247,8 +248,8 @@ class MemberHistory:
 
 
 def _history_of(columns: Mapping[str, np.ndarray], length: int) -> History:
-    """Builds the history (table of metrics) of one member of a population from its columns. Each column has one value
-    for each of the member's `length` iterations.
+    """Builds the history (table of metrics) of one member of a population from the member's columns. Each column has
+    one value for each of the first `length` iterations.
     """
     history = History()
     cells = np.array(list(columns.values()), np.float64).reshape(len(columns), length)

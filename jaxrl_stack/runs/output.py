@@ -26,7 +26,7 @@ _FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
 
 
 class RunOutput:
-    """Writes the results of a run to files, experiment trackers, and a log.
+    """Writes the results of a run to files and experiment trackers, and log messages to ``log.txt``.
 
     Output begins with the first result: a run that ends before it writes nothing.
 
@@ -107,8 +107,8 @@ class RunOutput:
         return self._trackers
 
     def log(self, text: str) -> None:
-        """Writes a text only to the log file, which the first result creates. A text that is passed before the first
-        result is dropped.
+        """Writes a text to the log file only. The first result creates this file; a text that is passed before the
+        first result is dropped.
         """
         if self._log is not None and self.directory is not None:
             self._log.handle(logging.LogRecord("jaxrl_stack", logging.INFO, "", 0, text, None, None))
@@ -120,8 +120,8 @@ class RunOutput:
         self.log(text)
 
     def close(self) -> None:
-        """Closes the files, and ends the run in each experiment tracker. If a result is written later, it starts a new
-        folder and a new run in each tracker.
+        """Closes the files, and ends the run in each experiment tracker. Later results go to a new folder
+        and to a new run in each tracker.
         """
         with contextlib.ExitStack() as stack:
             for tracker in self._trackers or ():

@@ -46,8 +46,9 @@ def unpacked(blocks: Sequence[np.ndarray], widths: Sequence[int], num_columns: i
     """
     if len(blocks) != -(-num_rows // BLOCK_ROWS) or len(widths) != len(blocks):
         raise ValueError(
-            f"The history is damaged: its {num_rows} rows need {-(-num_rows // BLOCK_ROWS)} blocks with a width each, "
-            f"but it has {len(blocks)} blocks and {len(widths)} widths. Load an unchanged copy of the checkpoint."
+            f"The history is damaged: its {num_rows} rows need {-(-num_rows // BLOCK_ROWS)} blocks (up to {BLOCK_ROWS} "
+            f"rows each) and a width per block, but it has {len(blocks)} blocks and {len(widths)} widths. Load an "
+            f"unchanged copy of the checkpoint."
         )
     size, available = 8 * num_columns * num_rows, available_host_bytes()
     if available is not None and size > available:

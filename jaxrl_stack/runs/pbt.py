@@ -17,8 +17,8 @@ from jaxrl_stack.runs.search_space import finite_ends, is_sampled, sample
 
 @dataclasses.dataclass(frozen=True)
 class PBT:
-    """Settings of population-based training, which replaces the worst members by changed copies of the best. They
-    correspond to the arguments of Ray Tune's ``PopulationBasedTraining``.
+    """Settings of population-based training, which replaces the worst members by copies of the best members with
+    changed settings. The attributes correspond to the arguments of Ray Tune's ``PopulationBasedTraining``.
 
     Attributes:
         mutations: Name of a setting -> list of values, search space, or function without arguments that returns a
@@ -59,7 +59,7 @@ class PBT:
 
 class Quantiles(NamedTuple):
     """Indices of the worst members (`lower`) and of the best members (`upper`). Both lists are in ascending order of
-    scores.
+    the scores; in `lower`, diverged members and then members without a score come first.
     """
 
     lower: list[int]
@@ -102,8 +102,8 @@ class Explored(NamedTuple):
 def explore(
     pbt: PBT, settings: Mapping[str, Any], rng: np.random.Generator, is_valid: Callable[[str, Any], bool]
 ) -> Explored:
-    """Resamples or perturbs the settings in `PBT.mutations` for a copied member. New values have the same distribution
-    as in Tune's explore step.
+    """Resamples or perturbs the settings in `PBT.mutations` for the copy of a member. New values have the same
+    distribution as in Tune's explore step.
 
     Lists: a new draw with `PBT.resample_probability` or if the list lacks the value, else a shift to a neighbour.
     Others: a new draw with that probability, else the product with one of `PBT.perturbation_factors`. Integers are

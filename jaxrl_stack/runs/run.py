@@ -91,8 +91,8 @@ class Run:
     ) -> Algorithm:
         """Recomputes the training state after an iteration, bit for bit. Returns an algorithm with this state.
 
-        It begins with the nearest stored checkpoint at or before the iteration, or with the config, and repeats the
-        iterations since. Nothing is written to the run's folder; the returned algorithm has no folder.
+        The recomputation begins with the nearest stored checkpoint at or before the iteration, or with the config, and
+        repeats the iterations since. Nothing is written to the run's folder; the returned algorithm has no folder.
 
         Args:
             iteration: Number of finished iterations; 0 is the state before the first one.
@@ -258,8 +258,8 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 def common_title(runs: Sequence[Run]) -> str | None:
     """Title of a figure: the algorithm and environment that all runs have in common; the labels of the curves then omit
-    both. None if the runs differ in algorithm or environment. Also None if all runs form one group, because its label
-    contains both.
+    both. None if the runs differ in algorithm or environment. Also None if all runs form one group, because the
+    label of this group contains both.
     """
     titles = {run.title for run in runs}
     return titles.pop() if len(titles) == 1 and len(_alike(runs)) > 1 else None
@@ -345,8 +345,8 @@ def folder_of(name: str, directory: str | os.PathLike[str]) -> Path:
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
-    """Appends its index in the list to each run name that would have the same folder as another one. Returns all
-    names.
+    """Appends a number to each run name that would have the same folder as another name: the index of the run name in
+    `names`. Returns all names.
 
     Names truncate long values, so different settings may have the same name.
     """
