@@ -235,8 +235,8 @@ def test_bad_priorities():
     for call, message in (
         (lambda: buffer.update_priorities(np.ones(4)), r"shape \(4,\) for 3 items"),
         (lambda: buffer.update_priorities([1.0, np.nan, np.inf]), "2 priorities that are NaN or infinite"),
-        (lambda: buffer.update_priorities(np.ones(3), indices=batch["weights"]), "unchanged batch_indexes"),
-        (lambda: buffer.update_priorities(np.ones(1), indices=np.array([1 << 20])), "unchanged batch_indexes"),
+        (lambda: buffer.update_priorities(np.ones(3), indices=batch["weights"]), "batch_indexes .* unchanged"),
+        (lambda: buffer.update_priorities(np.ones(1), indices=np.array([1 << 20])), "batch_indexes .* unchanged"),
         (lambda: buffer.sample_batch(3, beta=-1.0), "beta=-1.0"),
         (lambda: buffer.add(source.next(), weight=0.0), "weight=0.0"),
     ):
