@@ -209,7 +209,7 @@ def test_what_the_first_process_cannot_do_fails_in_all(joined):
     for what in ("first", "stored"):  # a save in the background, too
         first, second = (found["refused"][what] for found in joined)
         assert first == "OSError: no space left"
-        own = "RuntimeError: The first of the joined processes failed; correct its error: "
+        own = "RuntimeError: The first of the joined processes raised an error; correct the cause of that error: "
         assert second == f"{own}OSError: no space left"
 
 

@@ -1,4 +1,6 @@
-"""Action masks next to observations: keys, spaces and checks."""
+"""Action masks in observations: functions that find the mask's key in observations or spaces, and check whether masks
+allow an action.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ random; 0 is right."""
 
 
 def mask_key_in(observations: Any, keys: Sequence[str]) -> str | None:
-    """Finds the key of the action mask in observations ``{<key>: mask, "observations": observation without the mask}``,
-    or in the space of such observations.
+    """Finds the key of the action mask in observations, or in their space. Such observations have two entries: the mask
+    under one of `keys`, and the observation without the mask under ``"observations"``. Returns None if they contain no
+    mask.
 
     Args:
         observations: A batch of observations, or a space.
@@ -52,8 +55,8 @@ def allows_an_action(action_space: Any, mask: Any) -> Any:
 
 
 def note_mask_that_allows_nothing() -> None:
-    """Logs a warning, only once: an action mask allows no action, so the action is drawn from all actions. The callers
-    continue after the warning.
+    """Logs a warning, only once, that an action mask allows no action and that the action is therefore drawn from all
+    actions. Raises no error: the callers continue.
     """
     notice_once(
         "An action mask allows no action, so the action is drawn from all of them. Repair the environment: each mask "

@@ -120,7 +120,7 @@ class FaultTolerantActorManager:
         return len(self.healthy_actor_ids())
 
     def total_num_restarts(self) -> int:
-        """Number of restarts of the manager's actors that were completed, in total."""
+        """Total number of completed restarts of the manager's actors."""
         return self._num_restarts
 
     def num_outstanding_async_reqs(self, tag: str | None = None) -> int:
@@ -165,7 +165,7 @@ class FaultTolerantActorManager:
         state.is_healthy = healthy
 
     def add_actors(self, actors: Sequence[Any]) -> list[int]:
-        """Adds actors to the manager, which calls them from now on; returns their ids.
+        """Adds actors to the manager and returns their ids. Later calls of the manager include the new actors.
 
         Returns:
             Their ids; ids of removed actors are not given again.
@@ -201,7 +201,7 @@ class FaultTolerantActorManager:
         self.backend.kill(actor, restart=True)
 
     def take_losses(self) -> list[CallResult]:
-        """Returns the failed calls that showed, since the last `take_losses`, that an actor is lost.
+        """Returns the failed calls that revealed the loss of an actor since the last `take_losses`.
 
         The list contains only calls whose outcome no other method returns: pings of this manager, and calls that did
         not wait for results (``timeout_seconds=0``).
@@ -226,7 +226,7 @@ class FaultTolerantActorManager:
         self.clear()
 
     def check_ids(self, actor_ids: Iterable[int]) -> None:
-        """Raises a ValueError if an id is not the id of an actor."""
+        """Raises a ValueError if one of `actor_ids` is not the id of an actor of this manager."""
         for actor_id in actor_ids:
             self._state_of(actor_id)
 
@@ -260,7 +260,8 @@ class FaultTolerantActorManager:
         mark_healthy: bool = False,
         num_returns: int = 1,
     ) -> RemoteCallResults:
-        """Calls a function or method on all actors of the manager and waits for their answers.
+        """Calls a function or method on the manager's actors, waits, and returns the outcome of each call (result or
+        error). Skips unhealthy actors by default.
 
         Args:
             func: ``func(object, **kwargs)``, the name of a method, or a list with one of these per actor.
@@ -303,8 +304,8 @@ class FaultTolerantActorManager:
         remote_actor_ids: Sequence[int] | None = None,
         num_returns: int = 1,
     ) -> int:
-        """Calls a function or method on all actors without waiting for results, which `fetch_ready_async_reqs` returns
-        later.
+        """Calls a function or method on the manager's actors without waiting; `fetch_ready_async_reqs` returns the
+        outcomes (results or errors) later. Skips unhealthy actors by default.
 
         Args:
             func: See `foreach_actor`.
@@ -347,8 +348,8 @@ class FaultTolerantActorManager:
     def fetch_first_async_reqs(
         self, tag: str, *, timeout_seconds: float | None, also: Sequence[Any] = ()
     ) -> RemoteCallResults:
-        """Waits until an asynchronous call with a tag (the caller's label for calls) has succeeded or failed, then
-        returns the outcomes of all finished ones.
+        """Waits until one of the asynchronous calls with a tag (the caller's label for calls) has succeeded or failed.
+        Returns the outcomes of all calls with this tag that have finished by then.
 
         Args:
             tag: Tag of the calls.
@@ -361,8 +362,8 @@ class FaultTolerantActorManager:
         return self._fetch(tag, timeout_seconds=timeout_seconds, waits_for_all=False, also=also)
 
     def _fetch(self, tags: str | Sequence[str | None] | None, **how: Any) -> RemoteCallResults:
-        """Returns the outcomes of finished asynchronous calls and removes these calls from the manager. Passes the
-        keyword arguments `how` to `_wait`.
+        """Waits for asynchronous calls, returns the outcomes (results or errors) of finished calls, and removes these
+        calls from the manager. `how` contains keyword arguments of `_wait`, such as ``timeout_seconds``.
         """
         self._check_not_awaited()
         wanted = (tags,) if isinstance(tags, str) else tuple(tags or ())
@@ -498,9 +499,9 @@ class FaultTolerantActorManager:
         keeps_limit: bool = False,
         num_returns: int = 1,
     ) -> dict[Any, _Request]:
-        """Sends a call to each actor; skips unhealthy actors if `healthy_only`, and actors with the maximum of pending
-        calls if `keeps_limit`. Returns ``{reference to the result: _Request}``; for a call with several results, the
-        key is the reference to the first result.
+        """Sends a call to each actor. If `healthy_only`, skips unhealthy actors; if `keeps_limit`, skips actors with
+        the maximum number of pending calls. Returns ``{reference to the (first) result: _Request}``; a `_Request`
+        contains the actor's id, the tag, and references to further results.
         """
         ids = self.actor_ids() if actor_ids is None else list(actor_ids)
         funcs = [func] * len(ids) if callable(func) or isinstance(func, str) else list(func)
@@ -539,8 +540,8 @@ class FaultTolerantActorManager:
         waits_for_all: bool = True,
         also: Sequence[Any] = (),
     ) -> tuple[list[Any], RemoteCallResults]:
-        """Waits for the calls in `requests`; returns references to the results of finished calls, and the outcomes
-        (results or errors) of these calls in the order of `requests`.
+        """Waits for the calls in `requests`. Returns two lists about the finished calls, both in the order of
+        `requests`: references to results, and outcomes (results or errors).
         """
         results = RemoteCallResults()
         if not requests:
@@ -575,8 +576,8 @@ class FaultTolerantActorManager:
         return outcome
 
     def _check_not_awaited(self) -> None:
-        """Checks finished calls of ``foreach_actor(..., timeout_seconds=0)``, whose results nobody fetches: raises
-        errors of an actor's code, and records lost actors for `take_losses`.
+        """Checks the finished calls that ``foreach_actor(..., timeout_seconds=0)`` has sent without returning their
+        outcomes. Raises the first error of an actor's code, and records the calls of lost actors for `take_losses`.
         """
         if not self._not_awaited:
             return

@@ -58,7 +58,7 @@ class Restarts:
         return actor_id in self._due
 
     def first_due(self) -> float:
-        """Time of the earliest scheduled restart of all actors, by the backend's clock; the present time if no restart
+        """Time of the earliest scheduled restart of any actor, by the backend's clock; the present time if no restart
         is scheduled.
         """
         return min(self._due.values(), default=self._now())
@@ -98,8 +98,8 @@ class ActorRecovery:
         self.watch(pool)
 
     def watch(self, pool: FaultTolerantActorManager) -> None:
-        """Recovers the actors of another pool from now on, and resets all restart counts to 0. Starts and stops no
-        actor.
+        """Sets the pool whose lost actors are recovered from now on, and resets all restart counts to 0. Starts and
+        stops no actor.
         """
         self.stop()
         self._pool = pool
@@ -108,7 +108,9 @@ class ActorRecovery:
         self._waiting = WaitingReport(policy.role, lambda: self.policy.resources, pool.backend, group=self._group)
 
     def stop(self) -> None:
-        """Stops the repeated log message about missing actors; called when nothing waits for these actors any more."""
+        """Ends the log messages that repeatedly report which resources missing actors of the pool need; called when
+        nothing waits for these actors any more.
+        """
         if self._waiting is not None:
             self._waiting.end()
 
@@ -120,8 +122,8 @@ class ActorRecovery:
     # -------------------------------------------------------------------------------------------------------- answers
 
     def constructed(self, func: Func, actor_ids: Sequence[int] | None = None) -> list[Any]:
-        """Calls `func` on each new actor; the call fails if the actor's constructor failed. Returns the results, or
-        raises the first error.
+        """Calls `func` on each new actor and returns the results as a list. Raises the first error of a call or of an
+        actor's constructor.
 
         Raises:
             Exception: Error of a call or of an actor's constructor.
@@ -155,17 +157,17 @@ class ActorRecovery:
     # ------------------------------------------------------------------------------------------- losses and failures
 
     def note_losses(self) -> None:
-        """Calls `note_loss` for each actor whose loss was found by a ping, or by a call that did not wait for its
-        result. No other method returns these failed calls; see `FaultTolerantActorManager.take_losses`.
+        """Calls `note_loss` for each actor of the pool whose loss was found by a ping, or by a call that did not wait
+        for its result. Only `FaultTolerantActorManager.take_losses` returns the outcomes of such failed calls.
         """
         for call in self._pool.take_losses():
             if call.actor_id in self._pool.actor_ids():
                 self.note_loss(call)
 
     def note_loss(self, call: CallResult) -> None:
-        """Handles a lost actor, on which `call` has failed. If Ray restarts the actor, or the policy ignores losses
-        (`LossPolicy.ignores`), counts the failure; else raises the call's error. If the loss is ignored and the actor
-        cannot return, removes the actor.
+        """Handles the failure of `call` because its actor is lost. Counts the failure if Ray restarts the actor, or if
+        the policy ignores losses (`LossPolicy.ignores`); otherwise raises the call's error. If the loss is ignored and
+        the actor cannot return, removes the actor from the pool.
 
         Raises:
             Exception: Error of the call, if the actor does not come back and the policy does not ignore the loss.
@@ -201,8 +203,8 @@ class ActorRecovery:
             self._restart_due()
 
     def count_failure(self, error: Exception) -> None:
-        """Counts a failure of an actor; raises an error after too many failures without a success of any actor in
-        between.
+        """Counts a failure of an actor. Raises an error if more failures than the policy's `tolerance` occurred without
+        a success of any actor in between.
 
         Raises:
             ConsecutiveFailuresError: If the policy does not tolerate as many.
@@ -237,8 +239,8 @@ class ActorRecovery:
     def take_back(
         self, timeout_s: float | None = None, restore: Callable[[list[int]], list[int]] | None = None
     ) -> list[int]:
-        """Marks lost actors that are alive again as healthy, after the function `restore`, if given, has restored their
-        state.
+        """Marks lost actors that are alive again as healthy. The function `restore`, if given, is called first and
+        restores their state; actors whose state it did not restore stay unhealthy.
 
         Args:
             timeout_s: Longest wait; None for the policy's ``probe_timeout_s``, 0 does not wait. Actors whose restart

@@ -62,7 +62,7 @@ class CallResult(ResultOrError):
 
     @property
     def result_or_error(self) -> ResultOrError:
-        """This outcome itself; code written for RLlib reads this attribute."""
+        """The outcome itself (`self`), for code written for RLlib, which reads it as ``call.result_or_error``."""
         return self
 
 
@@ -73,7 +73,7 @@ class RemoteCallResults(list[CallResult]):
 
     @property
     def result_or_errors(self) -> list[CallResult]:
-        """This list of outcomes (results or errors) itself; code written for RLlib reads this attribute."""
+        """The list itself (`self`), for code written for RLlib, which reads it as ``results.result_or_errors``."""
         return self
 
     def add_result(self, actor_id: int, result_or_error: ResultOrError, tag: str | None = None) -> None:

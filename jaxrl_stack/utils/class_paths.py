@@ -35,7 +35,10 @@ def path_of(thing: type | Callable[..., Any]) -> str:
             f"function."
         )
     if "<" in name:
-        raise ValueError(f"{name} is defined inside a function: define it at the top level of a module.")
+        raise ValueError(
+            f"{name} is defined inside a function, so it cannot be stored by name. Define it at the top level of a "
+            "module."
+        )
     return f"{module}:{name}"
 
 

@@ -68,7 +68,9 @@ def _problem_with(folder: Path) -> str | None:
 
 
 def _kind_of_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Name of the cache subfolder for this machine's type of CPU and its features, because XLA compiles for these."""
+    """Name of the cache subfolder for this machine's type of CPU. The name depends on the CPU's model and features,
+    because XLA compiles native code for these.
+    """
     fields = [platform.machine(), platform.processor()]
     with contextlib.suppress(OSError):
         first = cpuinfo.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]

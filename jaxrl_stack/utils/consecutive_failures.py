@@ -8,8 +8,8 @@ _SETTING = "num_consecutive_env_runner_failures_tolerance"
 
 
 class ConsecutiveFailuresError(RuntimeError):
-    """Raised after more consecutive failures than ``num_consecutive_env_runner_failures_tolerance``; ``__cause__`` is
-    the last one.
+    """Raised after more consecutive failures than ``num_consecutive_env_runner_failures_tolerance`` allows;
+    ``__cause__`` is the last failure.
 
     Args:
         message: Text of the error.

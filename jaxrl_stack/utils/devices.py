@@ -235,7 +235,8 @@ def _on_the_only_device(
 
 
 def place_replicated(tree: Any, devices: list[Device]) -> Any:
-    """Copies a pytree to every device of this process, with the sharding of ``pmap``'s unmapped results.
+    """Copies a pytree to every device of this process, with the sharding that ``jax.pmap`` gives to results with
+    ``out_axes=None``.
 
     Always copies, so that no two leaves share a buffer and donating the result does no harm.
     """
@@ -244,7 +245,9 @@ def place_replicated(tree: Any, devices: list[Device]) -> Any:
 
 
 def replicated_sharding(devices: list[Device]) -> jax.sharding.NamedSharding:
-    """Sharding with a copy on every device, equal to the sharding of ``pmap``'s unmapped results."""
+    """Sharding with a full copy on every device, equal to the sharding that ``jax.pmap`` gives to results with
+    ``out_axes=None``.
+    """
     return _sharding(devices)
 
 
@@ -269,8 +272,8 @@ def place_sharded(tree: Any, devices: list[Device]) -> Any:
 
 
 def place_shards(shards: Sequence[Any], devices: list[Device]) -> Any:
-    """Joins D pytrees with leaves ``[1, ...]``, one for each device, to one pytree like the result of `place_sharded`,
-    with sharded leaves ``[D, ...]``. Moves pytree i to device i.
+    """Joins D pytrees with leaves ``[1, ...]`` to one pytree with leaves ``[D, ...]``, sharded over D devices like the
+    result of `place_sharded`. Moves pytree i to device i.
 
     Nothing is computed for it: stacking them would compile a program for every shape.
     """
@@ -289,22 +292,24 @@ def _sharding(devices: list[Device], *axes: str) -> jax.sharding.NamedSharding:
 
 
 def _of_bits(function: Callable[[Any], Any], x: Any) -> Any:
-    """Returns ``function(x)``; for PRNG keys, applies the function to their raw uint32 data and returns keys."""
+    """Applies a function to an array `x`. If `x` contains PRNG keys, applies the function to their raw uint32 data, and
+    converts the result back to PRNG keys.
+    """
     if is_key(x):
         return jax.random.wrap_key_data(function(jax.random.key_data(x)), impl=jax.random.key_impl(x))
     return function(x)
 
 
 def host_view(tree: Any) -> Any:
-    """Returns the part of every leaf that is on the first device, without a copy; for replicated leaves this is the
-    whole array.
+    """Replaces each JAX array of a pytree by its data on the first local device, without a copy: the whole array if it
+    is replicated over devices, one shard if it is sharded.
     """
     return jax.tree.map(lambda x: x.addressable_data(0) if isinstance(x, jax.Array) else x, tree)
 
 
 def copy_on_one_device(tree: Any, sharding: jax.sharding.NamedSharding) -> Any:
-    """Copies a pytree to a single device; the pytree's leaves are replicated on all devices. Returns a pytree without
-    leaves unchanged.
+    """Copies a pytree to a single device. The leaves must be replicated: each source device has a full copy. If the
+    pytree has no leaves, returns it unchanged.
 
     If the leaves are on that device already, one program copies them, in a third of the time of a transfer.
 
@@ -337,7 +342,8 @@ def own_shards(tree: Any) -> Any:
 
 
 def all_shards(tree: Any) -> Any:
-    """Gathers leaves ``[D, ...]``, which are sharded over the D devices of all joined processes, as host arrays.
+    """Gathers leaves ``[D, ...]`` of a pytree to host arrays. The leaves are sharded over the D devices of all
+    processes that ``jax.distributed`` joined.
 
     All joined processes must call it together; each of them receives the slices of all.
     """
@@ -392,8 +398,8 @@ def gathered_values(own: Any) -> list[Any]:
 
 @functools.cache
 def _gathering() -> Callable[..., Any]:
-    """Returns a program that gathers one array uint8 ``[1, n]`` from each of P processes. The program returns a tuple
-    that contains one array ``[P, n]``.
+    """Returns a program that gathers one uint8 array ``[1, n]`` from each of P processes. The program returns the
+    gathered array ``[P, n]`` in a tuple of length 1.
     """
     return map_over_devices(
         lambda own: (jax.lax.all_gather(own, "processes"),),
@@ -406,7 +412,7 @@ def _gathering() -> Callable[..., Any]:
 
 
 def check_processes_agree(settings: Mapping[str, Any]) -> None:
-    """Checks that all joined JAX processes have equal settings. All processes must call it.
+    """Raises a ValueError in all joined JAX processes if their settings differ. All processes must call it.
 
     Args:
         settings: ``{name: value}``. Numbers, texts, and lists and dicts of these are compared; other values only by
@@ -469,5 +475,7 @@ def of_first_process(function: Callable[[], str]) -> str:
         raise error
     received = bytes(sent).rstrip(b"\0").decode(errors="replace")
     if has_failed:
-        raise RuntimeError(f"The first of the joined processes failed; correct its error: {received}")
+        raise RuntimeError(
+            f"The first of the joined processes raised an error; correct the cause of that error: {received}"
+        )
     return received

@@ -1,4 +1,6 @@
-"""Fingerprints of parameters, to compare computations: two numbers that change with any bit of the parameters."""
+"""Fingerprints (hashes) of parameters, to check whether two computations give identical parameters. A fingerprint is a
+pair of numbers, which changes if any bit of the parameters changes.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +62,8 @@ def fingerprint_of(params: Mapping[str, jax.Array]) -> dict[str, int]:
 
 
 def fingerprints_of_members(params: Mapping[str, jax.Array]) -> jax.Array:
-    """Fingerprints (hashes) of the parameters of population members on several devices. Each fingerprint equals the
-    result of `fingerprint` for the parameters of one member.
+    """Computes a fingerprint (hash) of the parameters of each population member, uint32 ``[D, V, 2]`` for V members on
+    each of D devices. It equals the result of `fingerprint` for the member's parameters.
 
     Args:
         params: ``{ref: array}``, ``[D, V, ...]`` for V members on each of D devices.
@@ -77,8 +79,8 @@ _compiled_of_members = jax.jit(jax.vmap(jax.vmap(fingerprint)))
 
 
 class _Mix(NamedTuple):
-    """Hash function for fingerprints: a bijection of uint32. It is applied to an element's bits after XOR with the
-    element's key; the keys of neighbouring elements differ by `step`.
+    """Hash function for fingerprints: a bijection of uint32. Its input is ``bits ^ key`` of an array's element; the key
+    is ``(position + seed) * step``, with a seed for each array.
     """
 
     shifts: tuple[int, int, int]
@@ -98,8 +100,8 @@ _HIGH = _Mix((16, 15, 16), (0x7FEB352D, 0x846CA68B), 0x85EBCA77)
 
 
 def _sums_of_leaf(words: list[jax.Array], seed: np.uint32) -> jax.Array:
-    """Computes two sums of hashes of an array's n elements, uint32 ``[2]``. `words` contains the elements' bits: one
-    array uint32 ``[n]``, or two such arrays for 64-bit elements.
+    """Hashes each of an array's n elements with two hash functions, and returns the two sums of the hashes: uint32
+    ``[2]``. `words` contains the elements' bits: one array uint32 ``[n]``, or two such arrays for 64-bit elements.
     """
     number = jnp.arange(words[0].size, dtype=jnp.uint32) + seed
     low, high = words[0] ^ (number * np.uint32(_LOW.step)), words[-1] ^ (number * np.uint32(_HIGH.step))

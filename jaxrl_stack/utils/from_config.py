@@ -1,4 +1,6 @@
-"""Construction of objects from descriptions, and the sentinel for arguments that were not passed."""
+"""`from_config` builds an object from a description: a class, its path, or a dict with arguments. `NotProvided` is the
+sentinel for arguments that were not passed.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +67,8 @@ def from_config(cls: Any, config: Any = None, **kwargs: Any) -> Any:
 
 
 def _described(text: str) -> Any:
-    """Reads the description of an object from a JSON text, or from a JSON or YAML file if `text` is its path. Returns
-    other texts unchanged.
+    """Reads the description of an object. If `text` is the path of a JSON or YAML file, loads the file; if `text` is a
+    JSON object, parses it. Returns any other text, such as a class path, unchanged.
     """
     suffix = pathlib.PurePath(text).suffix
     if suffix in (".json", ".yaml", ".yml"):

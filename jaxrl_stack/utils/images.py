@@ -1,4 +1,4 @@
-"""Images as NumPy arrays: shrinking, grey values. Needs no OpenCV."""
+"""Images as NumPy arrays: functions that resize images and convert colours to grey values. Needs no OpenCV."""
 
 from __future__ import annotations
 

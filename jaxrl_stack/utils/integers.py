@@ -1,4 +1,6 @@
-"""Checks of integers against dtypes and discrete spaces. Needs only NumPy and gymnasium."""
+"""Smallest and largest integers of dtypes and discrete spaces, and a check whether integers fit a dtype. Needs only
+NumPy and gymnasium.
+"""
 
 from __future__ import annotations
 

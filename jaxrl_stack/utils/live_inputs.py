@@ -14,8 +14,8 @@ _CALLS = ("jit", "pjit")
 
 
 class Once(NamedTuple):
-    """Result of `traced_once`: a callable for the traced function, the inputs on which it depends, and the shapes of
-    its outputs.
+    """Result of `traced_once`: the traced program as a callable, a bool for each input that says whether results or
+    effects can depend on it, and the shapes and dtypes of the outputs.
 
     Attributes:
         call: Runs the traced program, for arguments of the same structure, shapes and dtypes; calls the function for
@@ -41,7 +41,9 @@ def traced_once(function: Callable[..., Any], *args: Any) -> Once:
 
 
 def once_of(function: Callable[..., Any], args: tuple[Any, ...], program: Any, out: Any) -> Once:
-    """Returns the `Once` of a function that was already traced, without tracing it again.
+    """Creates the result of `traced_once` from an existing trace of the function, without tracing again: the traced
+    program as a callable, a bool for each input that says whether results or effects can depend on it, and the shapes
+    and dtypes of the outputs.
 
     Args:
         function, args: See `traced_once`.
@@ -62,8 +64,8 @@ def once_of(function: Callable[..., Any], args: tuple[Any, ...], program: Any, o
 
 
 def read_inputs(program: Jaxpr, wanted: Sequence[bool]) -> list[bool]:
-    """Finds the inputs of a traced program on which the program's effects or its `wanted` outputs can depend; returns a
-    bool for each input. Also analyses inner jitted functions.
+    """Finds the inputs of a traced program that can influence its effects or the outputs marked True in `wanted`.
+    Returns one bool per input. Also analyses inner jitted functions.
 
     Args:
         program: The program.

@@ -1,5 +1,5 @@
-"""LossPolicy: reaction to lost actors of one role (kind of actors, such as EnvRunners), and texts for messages about
-lost actors.
+"""LossPolicy: decides whether lost actors of one role, such as EnvRunners, are restarted or ignored, or raise an error.
+It also creates the texts of messages about lost actors.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class _Settings(NamedTuple):
-    """Names of the config settings about lost actors of one role (kind of actors, such as EnvRunners). None for a
-    setting that the role does not have.
+    """Names of the config settings about lost actors of one role, such as EnvRunners. A name is None if the role does
+    not have the setting.
 
     `method` is the `AlgorithmConfig` method that sets them. `takes` is the role whose resource settings apply.
     """
@@ -101,8 +101,8 @@ class LossPolicy:
         return self.max_restarts if self.restarts else 0
 
     def setting_of(self, field: str) -> str | None:
-        """Name of the config setting from which an attribute of the loss policy is read; None if the role has no such
-        setting.
+        """Name of the config setting for an attribute of the loss policy, such as ``restart_failed_env_runners`` for
+        the attribute `restarts`; None if the role has no such setting.
         """
         return getattr(_SETTINGS.get(self.role), field, None)
 
@@ -114,7 +114,7 @@ class LossPolicy:
 
     @property
     def plural(self) -> str:
-        """Name of all actors at the beginning of a message: ``"EnvRunner actors"``."""
+        """Plural name of the role's actors at the beginning of a message: ``"EnvRunner actors"``."""
         return f"{self.role[0].upper()}{self.role[1:]} actors"
 
     def note_of_loss(self, actor_id: int) -> str:

@@ -1,5 +1,5 @@
-"""States of several members (runs) of a population in one pytree, whose leaves are shared by all members or have an
-entry for each member.
+"""Functions for population states: one pytree contains the states of all members (runs). Each leaf is either shared
+by all members, or has one entry per member.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TooManyError(ValueError):
-    """Raised if the estimated memory of several objects, such as population members, exceeds the available memory.
+    """Raised if several objects, such as population members, together need more memory than is available.
 
     Args:
         message: Problem and remedy.
@@ -73,8 +73,9 @@ class MemoryEstimate:
         return cls(what, counts, {name: size * num_rows for name, size in columns.items()}, is_complete)
 
     def part(self, what: str, number: int, of: int) -> MemoryEstimate:
-        """Estimates the memory of `number` parts, if the arrays are divided into `of` equal parts. Scales the bytes of
-        each column and the first number in `counts` by ``number / of``, and rounds up.
+        """Estimates the memory of `number` shards, such as the shards of one process, if the arrays are divided into
+        `of` equal shards. Multiplies the bytes of each column, and the first number in `counts` (such as envs), by
+        ``number / of``, and rounds up.
         """
         (divided, total), *others = self.counts.items()
         counts = dict([(divided, -(-total * number // of)), *others])

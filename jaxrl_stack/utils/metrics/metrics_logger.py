@@ -77,8 +77,8 @@ class MetricsLogger:
 
     @contextlib.contextmanager
     def used_by(self, callback: str) -> Iterator[None]:
-        """Context manager around a callback that logs values: drops values under names that results reserve, and logs a
-        notice.
+        """Context manager for the call of a callback that logs values. If the callback uses a name that is reserved for
+        results, the logger drops the value and logs a warning, only once.
 
         Args:
             callback: Name of the callback, for the notice.
@@ -221,8 +221,8 @@ class MetricsLogger:
         )
 
     def _stats_of(self, key: Key, reduce: str | None, **settings: Any) -> StatsBase:
-        """Returns the statistics of a metric: creates them, or checks that the arguments agree with the
-        existing ones.
+        """Returns the statistic of a metric. Creates the statistic if the metric is new; else checks that `reduce` and
+        `settings` agree with the existing statistic.
         """
         path = _path(key)
         given = {name: value for name, value in settings.items() if value is not None}
@@ -235,8 +235,8 @@ class MetricsLogger:
         found = _find(self.stats, path)
         if isinstance(found, dict):
             raise ValueError(
-                f"{key!r} is a group that contains the metrics {sorted(found)}, so it cannot be a metric. Log the "
-                "value under another key."
+                f"The key {key!r} already contains the metrics {sorted(found)}, so no value can be logged under this "
+                "key itself. Use another key."
             )
         if found is None:
             cls = self._class_of(reduce or ("mean" if "window" in given else "ema"))
@@ -246,8 +246,8 @@ class MetricsLogger:
         cls = type(found) if reduce is None else self._class_of(reduce)
         if cls is not type(found):
             raise ValueError(
-                f"{key!r} was logged first with {type(found).__name__}, which does not fit reduce={reduce!r}. Use "
-                "another key, or delete() this one first."
+                f"The metric {key!r} was first logged with {type(found).__name__}, which does not fit "
+                f"reduce={reduce!r}. Use another key, or delete(key) first."
             )
         if not given.items() <= found.settings.items():
             # Spelled differently, maybe (window=5.0, percentiles=True): the constructor decides.
@@ -255,8 +255,8 @@ class MetricsLogger:
             if new != found.settings:
                 differing = {name: value for name, value in found.settings.items() if new[name] != value}
                 raise ValueError(
-                    f"{key!r} was logged first with {differing}, now with {given}. Use another key, or delete() this "
-                    "one first."
+                    f"The metric {key!r} was first logged with the settings {differing}, and now with {given}. Use "
+                    "another key, or delete(key) first."
                 )
         return found
 
@@ -362,14 +362,17 @@ class MetricsLogger:
             if default is not None:
                 return default
             raise KeyError(
-                f"No metric {key!r} was logged. The top level has {sorted(self.stats)}. Pass one of these keys, a "
-                "path below one of them, or a default."
+                f"No metric {key!r} was logged. The keys at the top level are {sorted(self.stats)}. Pass one of these "
+                "keys, a path that begins with one of them, or peek(key, default=...)."
             )
         if isinstance(found, StatsBase):
             if not throughput:
                 return found.peek(compile=compile, latest_merged_only=latest_merged_only)
             if not found.has_throughputs:
-                raise ValueError(f"{key!r} has no throughput. Log it with with_throughput=True.")
+                raise ValueError(
+                    f"The metric {key!r} measures no throughput. From the first value on, log it with "
+                    "log_value(key, value, reduce='sum', with_throughput=True)."
+                )
             return found.throughputs  # pyright: ignore[reportAttributeAccessIssue] - those that measure have it
         if throughput:
             return _throughput_tree(found)
@@ -381,7 +384,8 @@ class MetricsLogger:
 
     @staticmethod
     def peek_results(results: Any, compile: bool = True) -> Any:
-        """Converts the statistics in a result of ``reduce()`` to their values.
+        """Converts a result of ``reduce()`` to values: replaces each statistic in the tree by the value that its `peek`
+        returns.
 
         Args:
             results: A tree of statistics, or one.
@@ -424,7 +428,10 @@ class MetricsLogger:
         path = _path(key[0] if len(key) == 1 else key)
         if _find(self.stats, path) is None:
             if key_error:
-                raise KeyError(f"No metric {path!r} was logged. Name a logged metric, or pass key_error=False.")
+                raise KeyError(
+                    f"delete(): no metric {path!r} was logged. Pass the key of a logged metric, or call "
+                    "delete(key, key_error=False), which ignores missing metrics."
+                )
             return
         kept = [(own, stats) for own, stats in nested_leaves(self.stats) if own[: len(path)] != path]
         self.reset()
@@ -440,7 +447,7 @@ class MetricsLogger:
         return {"stats": [{"key": list(path), **stats.get_state()} for path, stats in nested_leaves(self.stats)]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Replaces all metrics of the logger by the metrics of a `get_state` result.
+        """Replaces all metrics of the logger by the metrics in `state`, a result of `get_state`.
 
         Raises:
             ValueError: If a class is missing in `stats_cls_lookup`.
@@ -526,8 +533,8 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], stats: Any) -> None:
 def _map(
     tree: Mapping[str, Any], function: Callable[[Any], Any], keep: Callable[[Any], bool] = lambda stats: True
 ) -> dict[str, Any]:
-    """Applies `function` to the statistics in `tree` for which `keep` returns True. Returns a tree of the results,
-    without the other statistics.
+    """Applies `function` to each statistic in a nested dict for which ``keep(statistic)`` is True. Returns a nested
+    dict of the results; other statistics are left out.
     """
     out: dict[str, Any] = {}
     for name, value in tree.items():

@@ -1,4 +1,6 @@
-"""Numbers that are already means or sums, such as the losses of an update, as input of `MetricsLogger.aggregate`."""
+"""ReducedMetrics: results of a learner update (means or sums, such as losses) in a form that `MetricsLogger.aggregate`
+accepts.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,13 @@ from jaxrl_stack.utils.results import adds_up, nested_leaves
 
 
 class ReducedMetrics(dict[str, Any]):
-    """Results of a learner update: a nested dict of numbers that `MetricsLogger.aggregate` also accepts."""
+    """Results of a learner update, as a nested dict of numbers. `MetricsLogger.aggregate` accepts it like a result of
+    ``MetricsLogger.reduce()``.
+    """
 
     def statistics(self) -> list[tuple[tuple[str, ...], StatsBase]]:
-        """Converts every number of the results to statistics that a MetricsLogger can merge. Returns a list of
-        ``(path, statistics)``.
+        """Converts each number of the results to a statistic that a MetricsLogger can merge. Returns a list of ``(path,
+        statistic)``.
 
         Counts of steps (see `adds_up`) add up over learners and updates. Of all other metrics, the last number is kept,
         because the losses of several learners are already means over all learners.

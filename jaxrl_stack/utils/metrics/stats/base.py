@@ -124,8 +124,8 @@ class StatsBase(ABC):
 
 
 class ReportingStats(StatsBase):
-    """Base class of the built-in statistics. It stores two sets of values: the values to display, and the values that
-    were not yet reported to a parent logger.
+    """Base class of the built-in statistics. It distinguishes the values from which `peek` computes the result, and the
+    values that were not yet reported to a parent logger.
 
     `reduce(compile=False)` reports only the values since the last `reduce`, so that a parent logger can add up reports
     without counting a value twice. A window keeps its values. The report of a root logger is a copy of everything,
@@ -148,8 +148,8 @@ class ReportingStats(StatsBase):
         """Computes the value that `peek` returns."""
 
     def _report(self) -> Any:
-        """Returns the values since the last `reduce` as a statistic of the same class, which a parent
-        logger can merge.
+        """Returns a statistic of the same class that contains only the values since the last `reduce`. A parent logger
+        can merge it.
         """
         report = self.clone()
         for name in self.value_names:
@@ -158,7 +158,9 @@ class ReportingStats(StatsBase):
 
     @abstractmethod
     def _start_interval(self) -> None:
-        """Starts a new interval: clears the values of the last one."""
+        """Starts a new interval: clears the values that were logged or merged in the last interval. Values that outlive
+        an interval, such as those in a window, remain available to `peek`.
+        """
 
     def merge(self, incoming_stats: list[Any]) -> None:
         for other in incoming_stats:
@@ -178,8 +180,8 @@ class ReportingStats(StatsBase):
             return self._show(compile)
         if self._latest_merged is None:
             raise ValueError(
-                "latest_merged_only=True: nothing was merged into this metric so far. Call aggregate() first, or "
-                "leave out latest_merged_only."
+                "peek(latest_merged_only=True): no values of other loggers were merged into this metric yet. Call "
+                "aggregate() first, or leave out latest_merged_only."
             )
         return self._latest_merged._show(compile)
 
