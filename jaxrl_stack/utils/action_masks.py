@@ -23,9 +23,9 @@ random; 0 is right."""
 
 
 def mask_key_in(observations: Any, keys: Sequence[str]) -> str | None:
-    """Finds the key of the action mask in observations, or in their space. Such observations have two entries: the mask
-    under one of `keys`, and the observation without the mask under ``"observations"``. Returns None if they contain no
-    mask.
+    """Finds the key of the action mask in observations, or in their space. Observations with a mask have exactly two
+    entries: the mask under one of `keys`, and the observation without the mask under ``"observations"``. For other
+    observations, returns None.
 
     Args:
         observations: A batch of observations, or a space.

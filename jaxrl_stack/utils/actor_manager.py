@@ -165,7 +165,8 @@ class FaultTolerantActorManager:
         state.is_healthy = healthy
 
     def add_actors(self, actors: Sequence[Any]) -> list[int]:
-        """Adds actors to the manager and returns their ids. Later calls of the manager include the new actors.
+        """Adds actors to the manager and returns their ids. Later calls, such as `foreach_actor`, include the new
+        actors.
 
         Returns:
             Their ids; ids of removed actors are not given again.
@@ -260,8 +261,8 @@ class FaultTolerantActorManager:
         mark_healthy: bool = False,
         num_returns: int = 1,
     ) -> RemoteCallResults:
-        """Calls a function or method on the manager's actors, waits, and returns the outcome of each call (result or
-        error). Skips unhealthy actors by default.
+        """Calls a function or method on the manager's actors and waits. Returns the outcome (result or error) of each
+        call that finishes in time. Skips unhealthy actors by default.
 
         Args:
             func: ``func(object, **kwargs)``, the name of a method, or a list with one of these per actor.
@@ -362,8 +363,9 @@ class FaultTolerantActorManager:
         return self._fetch(tag, timeout_seconds=timeout_seconds, waits_for_all=False, also=also)
 
     def _fetch(self, tags: str | Sequence[str | None] | None, **how: Any) -> RemoteCallResults:
-        """Waits for asynchronous calls, returns the outcomes (results or errors) of finished calls, and removes these
-        calls from the manager. `how` contains keyword arguments of `_wait`, such as ``timeout_seconds``.
+        """Waits for the asynchronous calls with one of `tags`, or for all asynchronous calls if `tags` is empty.
+        Returns the outcomes (results or errors) of finished calls, and removes these calls from the manager. `how`
+        contains keyword arguments of `_wait`, such as ``timeout_seconds``.
         """
         self._check_not_awaited()
         wanted = (tags,) if isinstance(tags, str) else tuple(tags or ())
@@ -500,8 +502,8 @@ class FaultTolerantActorManager:
         num_returns: int = 1,
     ) -> dict[Any, _Request]:
         """Sends a call to each actor. If `healthy_only`, skips unhealthy actors; if `keeps_limit`, skips actors with
-        the maximum number of pending calls. Returns ``{reference to the (first) result: _Request}``; a `_Request`
-        contains the actor's id, the tag, and references to further results.
+        the maximum number of pending calls with this tag. Returns ``{reference to the (first) result: _Request}``; a
+        `_Request` contains the actor's id, the tag, and references to further results.
         """
         ids = self.actor_ids() if actor_ids is None else list(actor_ids)
         funcs = [func] * len(ids) if callable(func) or isinstance(func, str) else list(func)

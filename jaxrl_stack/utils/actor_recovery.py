@@ -108,8 +108,8 @@ class ActorRecovery:
         self._waiting = WaitingReport(policy.role, lambda: self.policy.resources, pool.backend, group=self._group)
 
     def stop(self) -> None:
-        """Ends the log messages that repeatedly report which resources missing actors of the pool need; called when
-        nothing waits for these actors any more.
+        """Ends the repeated log message about the lost actors of the pool and the Ray resources that these actors need.
+        Called when nothing waits for these actors any more.
         """
         if self._waiting is not None:
             self._waiting.end()
@@ -165,7 +165,7 @@ class ActorRecovery:
                 self.note_loss(call)
 
     def note_loss(self, call: CallResult) -> None:
-        """Handles the failure of `call` because its actor is lost. Counts the failure if Ray restarts the actor, or if
+        """Handles a `call` that failed because its actor is lost. Counts the failure if Ray restarts the actor, or if
         the policy ignores losses (`LossPolicy.ignores`); otherwise raises the call's error. If the loss is ignored and
         the actor cannot return, removes the actor from the pool.
 

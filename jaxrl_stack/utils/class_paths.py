@@ -36,8 +36,8 @@ def path_of(thing: type | Callable[..., Any]) -> str:
         )
     if "<" in name:
         raise ValueError(
-            f"{name} is defined inside a function, so it cannot be stored by name. Define it at the top level of a "
-            "module."
+            f"{name} is a lambda, or is defined inside a function, so it cannot be stored by name. Define it with def "
+            "or class at the top level of a module."
         )
     return f"{module}:{name}"
 

@@ -1,4 +1,4 @@
-"""64-bit counters, for example of all env steps of a run, which neither overflow nor lose exactness.
+"""64-bit counters, which neither overflow nor lose exactness, for example of all env steps of a run.
 
 A counter is ``uint32[..., 2]``: (high word, low word) of a 64-bit unsigned integer. JAX has no 64-bit
 integers by default, and a single int32 of environment steps is full after minutes on an accelerator. Two

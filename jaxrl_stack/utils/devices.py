@@ -235,8 +235,8 @@ def _on_the_only_device(
 
 
 def place_replicated(tree: Any, devices: list[Device]) -> Any:
-    """Copies a pytree to every device of this process, with the sharding that ``jax.pmap`` gives to results with
-    ``out_axes=None``.
+    """Copies a pytree to every device of this process, with the sharding that ``jax.pmap(..., axis_name="devices")``
+    gives to results with ``out_axes=None``.
 
     Always copies, so that no two leaves share a buffer and donating the result does no harm.
     """
@@ -245,8 +245,8 @@ def place_replicated(tree: Any, devices: list[Device]) -> Any:
 
 
 def replicated_sharding(devices: list[Device]) -> jax.sharding.NamedSharding:
-    """Sharding with a full copy on every device, equal to the sharding that ``jax.pmap`` gives to results with
-    ``out_axes=None``.
+    """Sharding with a full copy on every device, equal to the sharding that
+    ``jax.pmap(..., axis_name="devices")`` gives to results with ``out_axes=None``.
     """
     return _sharding(devices)
 
@@ -292,8 +292,8 @@ def _sharding(devices: list[Device], *axes: str) -> jax.sharding.NamedSharding:
 
 
 def _of_bits(function: Callable[[Any], Any], x: Any) -> Any:
-    """Applies a function to an array `x`. If `x` contains PRNG keys, applies the function to their raw uint32 data, and
-    converts the result back to PRNG keys.
+    """Applies a function to an array `x` and returns the result. If `x` contains PRNG keys, applies the function to
+    their raw uint32 data, and converts the result back to PRNG keys.
     """
     if is_key(x):
         return jax.random.wrap_key_data(function(jax.random.key_data(x)), impl=jax.random.key_impl(x))
@@ -301,8 +301,8 @@ def _of_bits(function: Callable[[Any], Any], x: Any) -> Any:
 
 
 def host_view(tree: Any) -> Any:
-    """Replaces each JAX array of a pytree by its data on the first local device, without a copy: the whole array if it
-    is replicated over devices, one shard if it is sharded.
+    """Replaces each JAX array of a pytree by the data on the first of the array's local devices, without a copy: the
+    whole array if the array is replicated over devices, one shard if the array is sharded.
     """
     return jax.tree.map(lambda x: x.addressable_data(0) if isinstance(x, jax.Array) else x, tree)
 
@@ -343,7 +343,7 @@ def own_shards(tree: Any) -> Any:
 
 def all_shards(tree: Any) -> Any:
     """Gathers leaves ``[D, ...]`` of a pytree to host arrays. The leaves are sharded over the D devices of all
-    processes that ``jax.distributed`` joined.
+    processes that ``jax.distributed`` joined, or of this process if none are joined.
 
     All joined processes must call it together; each of them receives the slices of all.
     """

@@ -63,7 +63,7 @@ def fingerprint_of(params: Mapping[str, jax.Array]) -> dict[str, int]:
 
 def fingerprints_of_members(params: Mapping[str, jax.Array]) -> jax.Array:
     """Computes a fingerprint (hash) of the parameters of each population member, uint32 ``[D, V, 2]`` for V members on
-    each of D devices. It equals the result of `fingerprint` for the member's parameters.
+    each of D devices. Each fingerprint equals the result of `fingerprint` for the parameters of one member.
 
     Args:
         params: ``{ref: array}``, ``[D, V, ...]`` for V members on each of D devices.

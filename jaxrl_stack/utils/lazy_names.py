@@ -13,8 +13,8 @@ def lazy_names(
     modules: Mapping[str, tuple[str, ...]],
     elsewhere: Callable[[str, str, Sequence[str]], Any] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns the functions ``(__getattr__, __dir__)`` for a package that exports names of other modules. With these
-    functions, a module is imported only when one of its names is used, because imports are slow.
+    """Returns two functions, which a package assigns to ``__getattr__`` and ``__dir__`` to export names that other
+    modules define. A module is then imported only when one of its names is used, because imports are slow.
 
     Args:
         package: The package's ``__name__``.

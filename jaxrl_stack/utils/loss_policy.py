@@ -1,5 +1,5 @@
-"""LossPolicy: decides whether lost actors of one role, such as EnvRunners, are restarted or ignored, or raise an error.
-It also creates the texts of messages about lost actors.
+"""LossPolicy: reaction to lost actors of one role, such as EnvRunners. The reaction is to restart the actors, to
+ignore the loss, or to raise an error. LossPolicy also creates the texts of messages about lost actors.
 """
 
 from __future__ import annotations

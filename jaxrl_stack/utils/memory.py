@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class TooManyError(ValueError):
-    """Raised if several objects, such as population members, together need more memory than is available.
+    """Raised if several objects, such as population members, together need more memory than is available, according
+    to an estimate before allocation.
 
     Args:
         message: Problem and remedy.

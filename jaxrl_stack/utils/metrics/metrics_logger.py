@@ -78,7 +78,7 @@ class MetricsLogger:
     @contextlib.contextmanager
     def used_by(self, callback: str) -> Iterator[None]:
         """Context manager for the call of a callback that logs values. If the callback uses a name that is reserved for
-        results, the logger drops the value and logs a warning, only once.
+        results, the logger drops the value. A warning about the name is logged only once.
 
         Args:
             callback: Name of the callback, for the notice.
@@ -222,7 +222,8 @@ class MetricsLogger:
 
     def _stats_of(self, key: Key, reduce: str | None, **settings: Any) -> StatsBase:
         """Returns the statistic of a metric. Creates the statistic if the metric is new; else checks that `reduce` and
-        `settings` agree with the existing statistic.
+        `settings` agree with the existing statistic. For a reserved name (see `used_by`), logs a warning and returns a
+        statistic that is not stored in the logger.
         """
         path = _path(key)
         given = {name: value for name, value in settings.items() if value is not None}
@@ -247,7 +248,7 @@ class MetricsLogger:
         if cls is not type(found):
             raise ValueError(
                 f"The metric {key!r} was first logged with {type(found).__name__}, which does not fit "
-                f"reduce={reduce!r}. Use another key, or delete(key) first."
+                f"reduce={reduce!r}. Use another key, or call delete(key) first."
             )
         if not given.items() <= found.settings.items():
             # Spelled differently, maybe (window=5.0, percentiles=True): the constructor decides.
@@ -256,7 +257,7 @@ class MetricsLogger:
                 differing = {name: value for name, value in found.settings.items() if new[name] != value}
                 raise ValueError(
                     f"The metric {key!r} was first logged with the settings {differing}, and now with {given}. Use "
-                    "another key, or delete(key) first."
+                    "another key, or call delete(key) first."
                 )
         return found
 
@@ -363,7 +364,7 @@ class MetricsLogger:
                 return default
             raise KeyError(
                 f"No metric {key!r} was logged. The keys at the top level are {sorted(self.stats)}. Pass one of these "
-                "keys, a path that begins with one of them, or peek(key, default=...)."
+                "keys or a path that begins with one of these, or call peek(key, default=...)."
             )
         if isinstance(found, StatsBase):
             if not throughput:
@@ -371,7 +372,7 @@ class MetricsLogger:
             if not found.has_throughputs:
                 raise ValueError(
                     f"The metric {key!r} measures no throughput. From the first value on, log it with "
-                    "log_value(key, value, reduce='sum', with_throughput=True)."
+                    "log_value(key, value, reduce='sum' or 'lifetime_sum', with_throughput=True)."
                 )
             return found.throughputs  # pyright: ignore[reportAttributeAccessIssue] - those that measure have it
         if throughput:
@@ -533,8 +534,8 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], stats: Any) -> None:
 def _map(
     tree: Mapping[str, Any], function: Callable[[Any], Any], keep: Callable[[Any], bool] = lambda stats: True
 ) -> dict[str, Any]:
-    """Applies `function` to each statistic in a nested dict for which ``keep(statistic)`` is True. Returns a nested
-    dict of the results; other statistics are left out.
+    """Applies `function` to each leaf of a nested dict, such as a statistic, if ``keep(leaf)`` is True. Returns a
+    nested dict of the results; other leaves are left out.
     """
     out: dict[str, Any] = {}
     for name, value in tree.items():

@@ -1,5 +1,5 @@
-"""ReducedMetrics: results of a learner update (means or sums, such as losses) in a form that `MetricsLogger.aggregate`
-accepts.
+"""ReducedMetrics: results of a learner update, in a form that `MetricsLogger.aggregate` accepts. The results are
+numbers that are already means or sums, such as losses.
 """
 
 from __future__ import annotations

@@ -124,8 +124,8 @@ class StatsBase(ABC):
 
 
 class ReportingStats(StatsBase):
-    """Base class of the built-in statistics. It distinguishes the values from which `peek` computes the result, and the
-    values that were not yet reported to a parent logger.
+    """Base class of the built-in statistics. It stores the values from which `peek` computes the result, and tracks
+    which values were not yet reported to a parent logger.
 
     `reduce(compile=False)` reports only the values since the last `reduce`, so that a parent logger can add up reports
     without counting a value twice. A window keeps its values. The report of a root logger is a copy of everything,
@@ -148,8 +148,8 @@ class ReportingStats(StatsBase):
         """Computes the value that `peek` returns."""
 
     def _report(self) -> Any:
-        """Returns a statistic of the same class that contains only the values since the last `reduce`. A parent logger
-        can merge it.
+        """Returns a report of the values since the last `reduce`: a statistic of the same class, which a parent logger
+        can merge.
         """
         report = self.clone()
         for name in self.value_names:
@@ -158,8 +158,8 @@ class ReportingStats(StatsBase):
 
     @abstractmethod
     def _start_interval(self) -> None:
-        """Starts a new interval: clears the values that were logged or merged in the last interval. Values that outlive
-        an interval, such as those in a window, remain available to `peek`.
+        """Starts a new interval: the next report does not contain the values of the last interval. Also clears these
+        values for `peek`, unless the statistic keeps them over intervals, as a statistic with a window or an EMA does.
         """
 
     def merge(self, incoming_stats: list[Any]) -> None:
