@@ -115,8 +115,8 @@ def batch_size(tree: Any) -> int:
 
 
 def cast_lossless(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
-    """Converts `values` to `dtype`; None if a value would change. Rounding to a float or complex dtype is not a
-    change.
+    """Converts `values` to `dtype`. Returns None if the conversion would change a value, except by rounding to a float
+    or complex dtype.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         cast = values.astype(dtype)
@@ -175,7 +175,8 @@ def blank_item(struct: Any) -> Any:
 
 
 def one_hot(data: Any, struct: Any) -> Any:
-    """One-hot encodes the discrete leaves of an element of a space, or of a batch of elements.
+    """One-hot encodes the `Discrete` and `MultiDiscrete` leaves of an element of a space, or of a batch of elements;
+    returns other leaves unchanged.
 
     Args:
         data: structure of a `space_struct`, leaves with any number of leading axes.

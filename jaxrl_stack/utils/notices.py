@@ -15,7 +15,8 @@ _shared: Path | None = None
 
 
 def notice_once(message: str, key: str | None = None) -> None:
-    """Logs `message` at warning level, once per process, or once for processes that share notices.
+    """Logs `message` at warning level, once per process; after `share_notices`, once for all processes that share
+    notices.
 
     Args:
         message: The sentence.

@@ -40,7 +40,7 @@ def convert_to_numpy(x: Any, reduce_type: bool = True) -> Any:
 
 
 def fc(x: Any, weights: Any, biases: Any = None, framework: str | None = None) -> np.ndarray:
-    """Applies a dense layer.
+    """Applies a dense layer without activation: ``x @ weights + biases``.
 
     Args:
         x: ``[B, n]``.
@@ -119,7 +119,7 @@ def l2_loss(x: Any) -> np.floating:
 def one_hot(
     x: Any, depth: int = 0, on_value: float = 1.0, off_value: float = 0.0, dtype: Any = np.float32
 ) -> np.ndarray:
-    """Converts integers to one-hot vectors.
+    """Converts integers ``[...]`` to one-hot vectors ``[..., depth]`` of dtype `dtype`.
 
     Args:
         x: Integers ``[...]``, or bools, which are 0 and 1 of 2.
@@ -166,7 +166,8 @@ def lstm(
     time_major: bool = False,
     forget_bias: float = 1.0,
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Applies an LSTM layer (Hochreiter and Schmidhuber, 1997) with gates in TensorFlow's order.
+    """Applies an LSTM layer (Hochreiter and Schmidhuber, 1997) to sequences. The weights contain the gates in
+    TensorFlow's order. Returns the outputs of all steps, and the state after the last step.
 
     Args:
         x: Inputs ``[B, T, n]``; with `time_major` ``[T, B, n]``.
@@ -210,7 +211,7 @@ def sigmoid(x: Any, derivative: bool = False) -> np.ndarray:
 
 
 def softmax(x: Any, axis: int = -1, epsilon: float | None = None) -> np.ndarray:
-    """``exp(x) / sum(exp(x))``.
+    """Softmax along `axis`: ``exp(x) / sum(exp(x))``, but at least `epsilon`.
 
     Args:
         x: Any array.

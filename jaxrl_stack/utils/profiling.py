@@ -101,8 +101,8 @@ def shares_of_scopes(folder: pathlib.Path, program: str) -> dict[str, float]:
 
 
 def compiled_text(lowered: Any) -> str:
-    """Compiles a program and returns its text. The text contains the program's own `jax.named_scope` names, not the
-    names of a cached program.
+    """Compiles a program and returns the text of the compiled program. The text contains the `jax.named_scope` names of
+    this program, even if JAX has cached the same program with other names.
 
     JAX's caches ignore these names, so a cached program may lack them. A compiler option without effect avoids JAX's
     cache in this process; a setting of JAX makes its cache on disk distinguish programs by these names.

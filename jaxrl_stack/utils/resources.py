@@ -102,8 +102,8 @@ def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
 
 
 def bundle_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
-    """Ray resources of the bundle for one process, in the form of `role_resources`: the resources of the process and of
-    the actors that share its bundle, and therefore its node.
+    """Ray resources of the bundle for one process, ``{"CPU": ..., "GPU": ..., custom: ...}``: the resources of the
+    process and of the actors that share its bundle, and therefore its node.
 
     The aggregators of a learner actor are in the learner's bundle. The aggregators of a local learner have separate
     bundles.
@@ -156,8 +156,8 @@ def resource_bundles(config: AlgorithmConfig, *, main_process: bool = True) -> t
 
 
 def bundle_index(config: AlgorithmConfig, role: Role) -> int:
-    """Index of the first resource bundle of a kind of actors in the list
-    ``resource_bundles(config, main_process=False)[0]``.
+    """Index of the first resource bundle for actors of the role `role`, in the list ``resource_bundles(config,
+    main_process=False)[0]``.
 
     Args:
         config: The algorithm's config; for evaluation runners, too, the config of training.
@@ -168,8 +168,8 @@ def bundle_index(config: AlgorithmConfig, role: Role) -> int:
 
 
 def _processes(config: AlgorithmConfig) -> list[Role]:
-    """Returns the role of each actor, in the order of the resource bundles. Environments on the device need no
-    EnvRunner actors.
+    """Returns a list with the role of each actor, such as "learner", in the order of the resource bundles. Environments
+    that run on the device have no EnvRunner actors, so the list has no roles for them.
     """
     # Without an environment to train on, none of the first kind samples; and RLlib's default alone asks for none.
     num_runners = 0 if config.env is None else config.num_sampling_actors
@@ -186,8 +186,8 @@ def _processes(config: AlgorithmConfig) -> list[Role]:
 
 
 def num_actors(config: AlgorithmConfig) -> int:
-    """Number of all actors of an algorithm, including actors without resources. The aggregator actors (which build
-    train batches) of learner actors do not count.
+    """Number of an algorithm's actors, including actors that need no Ray resources. If learners are actors, the
+    aggregator actors, which build the learners' train batches, do not count.
     """
     return len(_processes(config))
 
@@ -421,7 +421,7 @@ def create_placement(config: AlgorithmConfig, *, timeout_seconds: float | None =
 
 
 class _Part(NamedTuple):
-    """Description of one of the Ray placement groups that `_reserve` creates for a run.
+    """Resource bundles, actor roles and placement strategy from which `_reserve` creates one Ray placement group.
 
     Attributes:
         bundles: Resources of each bundle.
@@ -531,8 +531,8 @@ def _is_granted(config: AlgorithmConfig, part: _Part, group: Any, report: Waitin
 
 
 def _obstacle(config: AlgorithmConfig, part: _Part) -> str | None:
-    """Explains why the cluster's nodes cannot hold a placement group although the sum of their resources suffices; None
-    in all other cases.
+    """Explains why the cluster's nodes cannot hold a placement group, although the sum of the nodes' resources
+    suffices. Returns None if the sum does not suffice, if the cluster can grow, or if it finds no reason.
     """
     nodes = _resources_of_nodes()
     if _can_grow() or not _fits(_sum(part.bundles), _sum(nodes)):
@@ -541,7 +541,7 @@ def _obstacle(config: AlgorithmConfig, part: _Part) -> str | None:
 
 
 def _remove(groups: list[Any]) -> None:
-    """Removes placement groups, the last one first, and empties the list."""
+    """Removes the placement groups in `groups`, the last one first, and empties this list."""
     import ray
 
     while groups:
@@ -558,7 +558,8 @@ def remove_placement(placement: Placement) -> None:
 
 
 def scheduling_strategies(group: Any, offset: int, number: int, options: Mapping[str, Any]) -> list[Any]:
-    """Ray's option ``scheduling_strategy`` for each of several actors of one role, such as EnvRunners.
+    """List of values of Ray's option ``scheduling_strategy``, one for each of `number` actors of a role, such as
+    EnvRunner.
 
     Args:
         group: A group of `Placement`, or "SPREAD", or None.
@@ -578,8 +579,8 @@ def scheduling_strategies(group: Any, offset: int, number: int, options: Mapping
 
 
 def in_last_bundles(group: Any, number: int) -> list[Any]:
-    """Ray's option ``scheduling_strategy`` for each of `number` actors: one actor in each of the last `number` bundles
-    of a placement group; None for each actor without a group.
+    """Ray's option ``scheduling_strategy`` for each of `number` actors: places one actor in each of the last `number`
+    bundles of the placement group `group`. If `group` is None, the option of each actor is None.
     """
     if group is None:
         return [None] * number
@@ -603,8 +604,8 @@ def in_bundle(group: Any, index: int) -> Any:
 
 @dataclasses.dataclass(slots=True)
 class RayLease:
-    """Lease of Ray, held while an object uses Ray. If this package started Ray or connected to a running cluster, the
-    release of the last lease calls ``ray.shutdown()``.
+    """Lease of Ray, which an object holds while it uses Ray. If this package initialised Ray (started Ray, or connected
+    to a running cluster), the release of the last lease calls ``ray.shutdown()``.
 
     Attributes:
         node_id: Id of the node of the Ray instance that this package initialised; None for the user's instance, and
@@ -614,9 +615,7 @@ class RayLease:
     node_id: str | None
 
     def __bool__(self) -> bool:
-        """Whether this lease keeps Ray running; False after `release`, and if the user initialised Ray. The release of
-        the last such lease shuts Ray down.
-        """
+        """Whether this lease prevents a shutdown of Ray. False after `release`, and if the user initialised Ray."""
         return self.node_id is not None
 
     def release(self) -> None:
@@ -665,9 +664,9 @@ _UNNEEDED = ("start_monitor", "start_api_server")
 
 @contextlib.contextmanager
 def _without_unneeded_services() -> Iterator[None]:
-    """Context manager in which a new local Ray starts without its autoscaler monitor and dashboard server. They take
-    0.8 s of CPU to start and a second to stop. Ray has no setting for this: it waits for the dashboard server even with
-    ``include_dashboard=False``. Methods in `_UNNEEDED` that the installed Ray version lacks are ignored.
+    """Context manager in which a new local Ray starts without its autoscaler monitor and dashboard server, which take
+    0.8 s of CPU to start and a second to stop. No Ray setting disables both: Ray waits for the dashboard server even
+    with ``include_dashboard=False``. Ignores methods in `_UNNEEDED` that the installed Ray version lacks.
     """
     node: Any = getattr(sys.modules.get("ray._private.node"), "Node", None)
     methods = {name: vars(node)[name] for name in _UNNEEDED if node is not None and name in vars(node)}
@@ -682,7 +681,9 @@ def _without_unneeded_services() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_notice_of_tokens() -> Iterator[None]:
-    """Context manager that suppresses Ray's warning about its port token, which matters only for open ports."""
+    """Context manager that suppresses Ray's log message about token authentication, which matters only if Ray's ports
+    are open.
+    """
 
     def is_of_use(record: logging.LogRecord) -> bool:
         return not record.getMessage().startswith("Token authentication is enabled")

@@ -1,4 +1,4 @@
-"""Nested dict that `Algorithm.train` returns: keys, and access by path."""
+"""Result of `Algorithm.train`, a nested dict: names of the standard metrics, and functions that find values by path."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ _AT_THE_ROOT = frozenset(
 
 @functools.cache
 def is_name_of_runners(path: tuple[str, ...]) -> bool:
-    """Whether a path below ``env_runners`` in results collides with a standard metric: it equals the metric's path,
-    begins with it, or is the beginning of it.
+    """Whether a path below ``env_runners`` in results collides with a standard metric: the two paths are equal, or one
+    of them begins with the other.
     """
     return any(path[: len(own)] == own or own[: len(path)] == path for own in _OF_RUNNERS)
 
@@ -210,7 +210,7 @@ def _paths(prefix: str, names: Sequence[str], ids: Mapping[str, Sequence[str]]) 
 
 
 def adds_up(name: str) -> bool:
-    """Whether values of several learners under this name are summed, because they count steps, instead of averaged."""
+    """Whether values of a metric from several learners are summed, because they count steps, instead of averaged."""
     return name == NUM_STEPS_EVALUATED or ("steps_trained" in name and not name.endswith("_throughput"))
 
 

@@ -30,7 +30,8 @@ def derived_seed(stream: str, *numbers: int) -> int:
 
 
 def generator_state(generator: np.random.Generator) -> dict[str, Any]:
-    """State of a NumPy generator without integers above 64 bits, so that any file format can store it.
+    """State of a NumPy generator as a dict that any file format can store: integers under the key "state", which may
+    have 128 bits, are split into lists of two integers below 2**64.
 
     Args:
         generator: The generator; where its kind has an integer as a part of its state, there is a list of two here.
@@ -43,7 +44,8 @@ def generator_state(generator: np.random.Generator) -> dict[str, Any]:
 
 
 def set_generator_state(generator: np.random.Generator, state: dict[str, Any]) -> None:
-    """Loads a state from `generator_state`, or the state of a bit generator, into a NumPy generator.
+    """Loads a state into a NumPy generator: a result of `generator_state`, or the attribute ``bit_generator.state`` of
+    a generator.
 
     Raises:
         ValueError: The state is of another kind of generator.

@@ -1,4 +1,6 @@
-"""Conversion of values and classes to plain data, under RLlib's names. The JSON format of spaces is not RLlib's."""
+"""Conversion of values and classes to plain data, by functions with RLlib's names. Spaces have another JSON format than
+in RLlib.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,12 @@ def check_if_args_kwargs_serializable(args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def serialize_type(type_: type | str) -> str:
-    """Converts a class to ``"module.Class"``; returns a text unchanged."""
+    """Converts a class to ``"module.Class"``; returns a str unchanged."""
     return type_ if isinstance(type_, str) else f"{type_.__module__}.{type_.__qualname__}"
 
 
 def deserialize_type(module: str | type, error: bool = False) -> Any:
-    """Imports the class ``"module.Class"``. Use it only for trusted texts.
+    """Imports the class with the name ``"module.Class"``. Call this function only for names from trusted sources.
 
     Checkpoints are not read with it; see `jaxrl_stack.utils.checkpoints.register_class`.
 

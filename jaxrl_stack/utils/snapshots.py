@@ -16,8 +16,8 @@ LARGEST_SHARE = 0.005
 
 
 class Snapshots:
-    """Snapshot of a state: a copy on the same devices. A new one is taken before every n-th call of the program that
-    donates the state (reuses its memory).
+    """Holds a copy of a state, on the same devices, for a compiled program that donates the state (reuses its memory).
+    Before a call of the program, `before_call` renews the copy if it is due, usually after `interval` calls.
 
     A program may fail while it runs, because a host callback raises or an accelerator's memory is full. The arrays that
     were donated to it are then lost, and training can only continue from the last copy.
@@ -76,14 +76,15 @@ class Snapshots:
         self._newest = tuple(map(weakref.ref, state))
 
     def renamed(self, old: Any, new: Any) -> None:
-        """Records that `new` replaces the part `old` of the newest state. This replacement is then no reason
-        for the next `before_call` to take a snapshot.
+        """Records that `new` has replaced `old`, a part of the newest state. The next `before_call` then takes no
+        snapshot because of this replacement.
         """
         self._newest = tuple(weakref.ref(new) if ref() is old else ref for ref in self._newest)
 
     def changed(self, old: Any, new: Any, change: Any) -> None:
-        """Records that `change`, made between two calls of the program, replaced the part `old` of the state by `new`.
-        Code that repeats the calls since the snapshot also repeats the change, so that no new snapshot is needed.
+        """Records that `change`, made between two calls of the program, has replaced `old`, a part of the state, by
+        `new`. A new snapshot is not needed: code that repeats the calls since the last snapshot also repeats the
+        change.
 
         Args:
             old, new: Parts of the state.
@@ -117,8 +118,8 @@ def is_lost(*state: Any) -> bool:
 
 
 def reraise(error: BaseException, message: str) -> NoReturn:
-    """Raises RuntimeError with a message about the state that a failed program has lost; interruptions such as
-    KeyboardInterrupt keep their type.
+    """Raises RuntimeError from `error`, with `message` about the state that a failed program has lost. Raises
+    interruptions such as KeyboardInterrupt unchanged, with `message` as a note.
 
     Raises:
         RuntimeError: From `error`, if that is an `Exception`; else `error` itself is raised, with a note.

@@ -16,8 +16,8 @@ import numpy as np
 
 
 class Stream(enum.IntEnum):
-    """Indices of the random streams, one per consumer of random numbers. `stream_key` derives an independent key for
-    each from a seed. A changed index changes the results of every seed.
+    """Indices of the random streams, one per consumer of random numbers, such as the learner. `stream_key` derives an
+    independent PRNG key from a seed and an index. If an index changes, the same seed gives other results.
     """
 
     LEARNER = 1
@@ -30,7 +30,7 @@ class Stream(enum.IntEnum):
 
 
 def stream_key(seed: int, stream: Stream) -> jax.Array:
-    """The PRNG key of one of the independent random streams of a seed."""
+    """PRNG key of the random stream `stream`, derived from `seed`; the keys of different streams are independent."""
     return jax.random.fold_in(jax.random.key(seed), int(stream))
 
 

@@ -10,7 +10,8 @@ _READ_EVERY = 1.0
 
 
 class SystemLoad:
-    """CPU and memory in use, read at most once per second: on large machines a reading takes milliseconds.
+    """CPU and memory load of the machine, read at most once per second, because a reading takes milliseconds on large
+    machines.
 
     Needs psutil; without it, results have no load.
     """
@@ -26,7 +27,9 @@ class SystemLoad:
         self._latest: dict[str, float] = {}
 
     def read(self) -> dict[str, float]:
-        """``cpu_util_percent`` and ``ram_util_percent`` of the machine, 0 to 100; {} until known."""
+        """Dict of the percentages ``cpu_util_percent`` and ``ram_util_percent`` of the machine, 0 to 100; empty before
+        the first measurement and without psutil.
+        """
         now = time.monotonic()
         if self._psutil is not None and now - self._read_at >= _READ_EVERY:
             self._read_at = now

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def check(
     x: Any, y: Any, decimals: int = 5, atol: float | None = None, rtol: float | None = None, false: bool = False
 ) -> None:
-    """Asserts that two structs contain equal numbers.
+    """Asserts that two structs contain equal numbers, up to a tolerance.
 
     Args:
         x: Dicts, tuples and lists of arrays (NumPy, JAX, PyTorch), numbers, bools, texts, None, or metrics' `Stats`.

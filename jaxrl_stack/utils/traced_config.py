@@ -17,8 +17,8 @@ from jaxrl_stack.utils.tracing_errors import NO_VALUES, remedy
 
 
 def current_values(settings: Mapping[str, Any], timesteps: Any, config_for: Callable[[str], Any]) -> dict[str, Any]:
-    """Computes the settings of all modules at `timesteps`: replaces each schedule by its value. Adds the settings that
-    are constants in the compiled program (``_static_settings``).
+    """Computes the settings of all modules at the lifetime step counter `timesteps`: replaces each schedule by its
+    value. Adds each module's ``_static_settings``, which are constants in the compiled program.
 
     Args:
         settings: ``{"modules": {module_id: {name: float32 or schedule}}}``, and more schedules.
@@ -145,7 +145,7 @@ def explain_traced_branches(view: TracedConfigView) -> Iterator[None]:
 
 
 def _user_line(error: BaseException) -> tuple[str, str]:
-    """File:line and source of the innermost frame outside of JAX."""
+    """Returns ``("file:line", source line)`` of the innermost frame outside of JAX in the error's traceback."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not re.search(r"[\\/](jax|jaxlib)[\\/]", frame.filename):
             return f"{frame.filename}:{frame.lineno}", frame.line or ""

@@ -23,7 +23,7 @@ listeners: list[Callable[[str], None]] = []
 
 
 def waiting_lines() -> list[str]:
-    """Latest report of each group of actors that still waits for Ray resources, for progress displays."""
+    """Lines of text for progress displays: the latest report of each role whose actors still wait for Ray resources."""
     with _lock:
         lines = [report.line for report in _reports]
     return sorted(line for line in lines if line is not None)

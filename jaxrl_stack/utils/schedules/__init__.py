@@ -46,7 +46,8 @@ SCHEDULE_SIZE = 8
 
 
 class ScheduleArrays(NamedTuple):
-    """Piecewise linear function of a lifetime step counter, as arrays of counters and of values.
+    """Piecewise linear function of a lifetime step counter, given by its points: an array of the points' counters, and
+    an array of their values.
 
     Attributes:
         times: ``uint32[K, 2]``, non-decreasing counters; the first one is 0.
@@ -138,7 +139,8 @@ def encode(value_or_schedule: float | Sequence[Sequence[float]], size: int = SCH
 
 
 def values_at(settings: Any, counter: Any, *, together: bool = True) -> Any:
-    """Replaces each schedule in a pytree of settings by its value at a lifetime step counter (``uint32[2]``).
+    """Replaces each schedule in a pytree of settings by its value at a lifetime step counter, ``uint32[2]``: (high
+    word, low word).
 
     Args:
         settings: Pytree with `ScheduleArrays` among its leaves.
@@ -232,7 +234,7 @@ class Scheduler:
 
     @property
     def use_schedule(self) -> bool:
-        """Whether the value is a schedule that can change, instead of a constant."""
+        """Whether the scheduler was created with a schedule; False if it was created with a number, a constant."""
         return not isinstance(self._schedule, ConstantSchedule)
 
     @staticmethod

@@ -20,7 +20,7 @@ class Schedule(abc.ABC):
     """Function of the timestep. Call it, or its method `value`, with an int or an integer array."""
 
     def __init__(self, framework: str | None = None):
-        """Creates a schedule.
+        """Initializes the base class: checks and stores `framework`, an argument of every schedule.
 
         Args:
             framework: None or "jax"; exists so that code written for RLlib runs.

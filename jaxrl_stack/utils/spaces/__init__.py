@@ -82,7 +82,7 @@ def flatten_observation(space: Space, observation: Any, batch_dims: int = 0) -> 
 
 
 def zeros(space: Space, batch_shape: tuple[int, ...] = ()) -> Any:
-    """Arrays of zeros shaped like a batch of `space`'s elements (even where 0 is no element).
+    """Arrays of zeros with the shapes and dtypes of a batch of `space`'s elements, even if `space` does not contain 0.
 
     Args:
         space: The space of one element.
@@ -233,7 +233,9 @@ def validate_batch(space: Space, batch: Any, batch_dims: int | None = None, name
         if batch_shape is None:
             batch_shape, first = leading, path
         elif leading != batch_shape:
-            raise ValueError(f"{path} has batch shape {leading}, but {first} has {batch_shape}: both must be equal.")
+            raise ValueError(
+                f"{path} has batch shape {leading}, but {first} has {batch_shape}. Pass arrays of equal batch shape."
+            )
         target = _leaf_dtype(leaf)
         if not _casts(dtype, target):
             raise ValueError(
@@ -286,8 +288,8 @@ def _require_kind(leaf: Any, part: jax.Array, path: str) -> None:
         )
     if isinstance(leaf, Box) and dtype.itemsize < min(part.dtype.itemsize, 4) and not part.weak_type:
         raise ValueError(
-            f"{path} has dtype {part.dtype}, and its space {leaf} holds {dtype}, which wraps larger numbers. Return "
-            f"obs.astype(jnp.{dtype}) if all fit, or give observation_space the dtype {part.dtype}."
+            f"{path} has dtype {part.dtype}, and its space {leaf} holds {dtype}: larger numbers would wrap. Return "
+            f"obs.astype(jnp.{dtype}) if all numbers fit, or give observation_space the dtype {part.dtype}."
         )
 
 
@@ -304,7 +306,9 @@ def check_space(space: Any, name: str) -> None:
     """
     leaves = _leaves(space, name)
     if not leaves:
-        raise ValueError(f"{name} is {space!r}, which is empty: give it at least one part with a number in it.")
+        raise ValueError(
+            f"{name} is {space!r}, which is empty: add at least one part that contains a number, such as a Box."
+        )
     for path, leaf in leaves:
         if np.dtype(leaf.dtype).kind not in "biuf":
             raise ValueError(
@@ -314,7 +318,7 @@ def check_space(space: Any, name: str) -> None:
         count = getattr(leaf, attribute, 1)
         if isinstance(leaf, Discrete | MultiDiscrete) and np.min(count, initial=1) < 1:
             raise ValueError(
-                f"{path} is {leaf!r}, with {attribute}={count}: use at least 1, so that every choice has an option."
+                f"{path} is {leaf!r}, with {attribute}={count}: every number of choices must be at least 1."
             )
         if isinstance(leaf, Discrete | MultiDiscrete):
             first, last = (
@@ -322,8 +326,8 @@ def check_space(space: Any, name: str) -> None:
             )
             if first < -(2**31) or last >= 2**31:
                 raise ValueError(
-                    f"{path} is {leaf!r}, with choices from {first} to {last}, but compiled programs use int32: "
-                    "choose a smaller start, or a Box of float32."
+                    f"{path} is {leaf!r}, with choices from {first} to {last}, but compiled programs use int32, "
+                    "which cannot represent them: choose another start, or a Box of float32."
                 )
         if 0 in _shape(leaf):
             raise ValueError(
@@ -335,7 +339,7 @@ def check_space(space: Any, name: str) -> None:
                 raise ValueError(f"{path} is {leaf!r}, with NaN among its bounds: use -inf and inf for no bound.")
             if leaf.dtype.kind == "f" and ((leaf.low > _LARGEST).any() or (leaf.high < -_LARGEST).any()):
                 raise ValueError(
-                    f"{path} is {leaf!r}, which has an entry without any float32 number between its bounds: scale the "
+                    f"{path} is {leaf!r}, with an entry whose bounds contain no float32 number: scale the "
                     "environment's values and the bounds of this space down."
                 )
             if (leaf.low > leaf.high).any():
@@ -350,8 +354,8 @@ def _leaves(space: Any, path: str) -> list[tuple[str, Any]]:
 
 
 def difference(space: Space, other: Space) -> str | None:
-    """Describes the first difference between the arrays of two spaces' elements. Returns None if the arrays do not
-    differ.
+    """Describes the first difference between two spaces, except in their bounds and in the sizes of their dtypes.
+    Returns None without a difference.
 
     Compares structure, types of the elementary spaces, shapes, kinds of dtype (bool, integer, float), and the choices
     of discrete parts (number and start), but not bounds.
@@ -385,7 +389,8 @@ def _form(leaf: Any) -> tuple[Any, ...]:
 
 
 def space_to_dict(space: Space | None) -> Any:
-    """Describes `space` with JSON types only: strict JSON (infinities as strings), no pickle. None stays None.
+    """Describes `space` with JSON types only: strict JSON (infinities as strings), no pickle. Returns None if `space`
+    is None.
 
     Args:
         space: Any nesting of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Text`, `Dict`, `Tuple`.
@@ -475,8 +480,8 @@ MAX_SPACE_ELEMENTS = 1 << 24
 
 
 def num_described_entries(description: Any) -> int:
-    """Counts the entries of a space from its description by `space_to_dict`, including the entries of nested spaces.
-    Does not create the space.
+    """Counts the array entries of a space, including its nested spaces, from the description that `space_to_dict`
+    returns. Does not create the space. `Discrete` and `Text` count as 0 entries.
 
     Raises:
         ValueError: If a shape in the description is not valid.
@@ -562,8 +567,8 @@ def _leaf_dtype(leaf: Space) -> np.dtype:
 
 
 def _casts(dtype: Any, target: Any) -> bool:
-    """Whether values of a dtype may be converted to a space's dtype `target`. Bools and integers may become bools,
-    integers or floats, and floats only floats; numbers of bits do not matter.
+    """Whether values of a dtype may be converted to a space's dtype `target`. Bools and integers may be converted to
+    bool, integer and float dtypes; floats only to float dtypes. The sizes of the dtypes in bits do not matter.
     """
     rank = {"b": 0, "u": 1, "i": 1, "f": 2}
 
@@ -605,13 +610,15 @@ def _flatten_leaf(leaf: Space, value: jax.Array, batch_dims: int, path: str) -> 
 
 
 def _aligned(array: np.ndarray, ndim: int) -> np.ndarray:
-    """Converts a NumPy array to int32 and adds leading axes up to `ndim` axes, so that no rank promotion occurs."""
+    """Converts a NumPy array to int32, with leading axes of size 1 up to `ndim` axes, so that operations with arrays of
+    `ndim` axes need no rank promotion.
+    """
     return array.astype(np.int32).reshape((1,) * (ndim - array.ndim) + array.shape)
 
 
 def _bounds(leaf: Space) -> np.ndarray:
-    """Lower and upper bounds of the n entries of a flattened elementary space, float32 ``[2, n]``; 0 and 1 for all
-    spaces except `Box`.
+    """Lower bounds (row 0) and upper bounds (row 1) of a flattened elementary space with n entries, float32 ``[2, n]``.
+    The bounds are 0 and 1 for all spaces except `Box`.
     """
     if not isinstance(leaf, Box):
         return np.repeat(np.array([[0], [1]], np.float32), flatdim(leaf), axis=1)

@@ -42,7 +42,7 @@ class Repeated(gym.Space):
         return seeds
 
     def sample(self, mask: Any = None, probability: Any = None) -> list[Any]:
-        """Draws a list of 1 to `max_len` elements.
+        """Draws a list of 1 to `max_len` random elements of `child_space`.
 
         Args:
             mask: Of the elements: see `gymnasium.Space.sample` of `child_space`.

@@ -27,7 +27,9 @@ class BatchedNdArray(np.ndarray):
 
 
 def get_original_space(space: Space) -> Space:
-    """Space before preprocessing: follows the attributes ``original_space`` of preprocessed spaces to the last one."""
+    """Space before preprocessing: follows the attribute ``original_space``, which preprocessed spaces have, until a
+    space lacks this attribute. Returns that space.
+    """
     while hasattr(space, "original_space"):
         space = space.original_space  # type: ignore[attr-defined]
     return space

@@ -33,15 +33,15 @@ class SeriesStats(RecentStats):
         """Computes the statistic (mean, maximum, ...) of one or more numbers without NaN."""
 
     def window_reduce(self, values: Any = None) -> list[Any]:
-        """Computes the statistic of `values`, or of the values in the current window if None; returns it in a list,
-        ``[statistic]``.
+        """Computes the statistic of `values`. If `values` is None, computes the statistic of the values in the current
+        window. Returns a list, ``[statistic]``.
         """
         numbers = [v for v in (self._values() if values is None else values) if v == v]
         return [self.reduce_values(numbers) if numbers else self.value_of_nothing]
 
     def running_reduce(self, value_1: Any, value_2: Any) -> list[Any]:
-        """Combines the result so far, `value_1`, with a new value, `value_2`. Returns the new result in a list,
-        ``[statistic]``.
+        """Combines `value_1`, the statistic of all earlier values, with the new value `value_2`. Returns the updated
+        statistic in a list, ``[statistic]``.
         """
         return self.window_reduce([value_1, value_2])
 
