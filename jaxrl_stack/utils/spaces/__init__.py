@@ -327,7 +327,7 @@ def check_space(space: Any, name: str) -> None:
             if first < -(2**31) or last >= 2**31:
                 raise ValueError(
                     f"{path} is {leaf!r}, with choices from {first} to {last}, but compiled programs use int32, "
-                    "which cannot represent them: choose another start, or a Box of float32."
+                    "which cannot represent them: use fewer choices, another start, or a Box of float32."
                 )
         if 0 in _shape(leaf):
             raise ValueError(
@@ -347,8 +347,8 @@ def check_space(space: Any, name: str) -> None:
 
 
 def _leaves(space: Any, path: str) -> list[tuple[str, Any]]:
-    """Lists the elementary spaces of a space with their paths, ``[(path, space)]``; raises for a space without a fixed
-    shape.
+    """Lists the elementary spaces of a space with their paths, ``[(path, space)]``. Raises TypeError for a space
+    without a fixed shape.
     """
     return [(place, leaf) for place, leaf, _ in _zip_leaves(space, map_parts(lambda part: part, space), path)]
 
@@ -522,7 +522,7 @@ def _unsupported(space: Any, path: str) -> TypeError:
 
 def _zip_leaves(space: Space, value: Any, path: str) -> list[tuple[str, Any, Any]]:
     """Lists ``(path, elementary space, value)`` for a space and a value of the same structure, in the order of the
-    space; raises where the structures differ.
+    space. Raises ValueError if the structures differ.
     """
     match space:
         case Dict():
@@ -534,8 +534,10 @@ def _zip_leaves(space: Space, value: Any, path: str) -> list[tuple[str, Any, Any
         case Tuple():
             children, parts = enumerate(space.spaces), value
             if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
-                what = f"{len(value)} entries" if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
-                raise ValueError(f"{path} must be a tuple of {len(space.spaces)} parts, as its space, but is {what}.")
+                what = (
+                    f"has {len(value)} entries" if isinstance(value, (tuple, list)) else f"is a {type(value).__name__}"
+                )
+                raise ValueError(f"{path} must be a tuple of {len(space.spaces)} entries, like its space, but {what}.")
         case _ if isinstance(space, Leaf):
             if isinstance(value, (Mapping, tuple)) or value is None:
                 raise ValueError(
