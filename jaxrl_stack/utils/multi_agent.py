@@ -27,7 +27,8 @@ def episode_flags(
     terminateds: Mapping[Any, Any],
     truncateds: Mapping[Any, Any],
 ) -> tuple[bool, bool]:
-    """Returns ``(terminated, truncated)`` of a multi-agent episode, from the flags of its agents.
+    """Computes the flags ``(terminated, truncated)`` of a multi-agent episode from the flags of its agents and of
+    ``"__all__"``.
 
     ``"__all__"`` decides where one of the two has it: an explicit False continues the episode, although no agent may
     be present. Without it the episode ends with the last of its agents: terminated if all of them are, truncated if one

@@ -173,7 +173,7 @@ def empty_result(
     loss_keys: Sequence[str] = ("total_loss",),
     evaluation: bool = False,
 ) -> dict[str, Any]:
-    """Creates a result of `Algorithm.train` with all keys, before any value is known.
+    """Creates a placeholder for a result of `Algorithm.train`: a nested dict with all keys, whose numbers are NaN.
 
     Args:
         module_ids: Modules that sample and learn.

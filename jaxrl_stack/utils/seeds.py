@@ -12,7 +12,7 @@ NUM_SEEDS = 2**31 - 2**20
 
 
 def derived_seed(stream: str, *numbers: int) -> int:
-    """Derives a seed from `stream`, the name of its purpose, and from integers; the result is the same in all
+    """Derives a seed from `stream`, the name of the seed's purpose, and from integers. The result is the same in all
     processes.
 
     Sums such as ``seed + index`` overlap: seeds 0 and 1 would share all environments but one. Here, other numbers give

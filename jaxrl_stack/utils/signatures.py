@@ -8,7 +8,9 @@ from typing import Any
 
 
 def call_problem(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str | None:
-    """Reason why `function` cannot be called with these arguments; None if it can, or if its signature is unknown."""
+    """Reason why `function` cannot be called with the arguments `args` and `kwargs`; None if the call is possible, or
+    if the signature of `function` is unknown.
+    """
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:

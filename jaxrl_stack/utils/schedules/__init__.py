@@ -198,7 +198,7 @@ def value_at(schedule: ScheduleArrays, counter: Any) -> jax.Array:
 
 
 class Scheduler:
-    """Tracks the value of a number or of a piecewise linear schedule on the host.
+    """Tracks, on the host, the value of a setting that is a number or a piecewise linear schedule.
 
     Compiled code uses `encode` and `value_at` instead.
     """

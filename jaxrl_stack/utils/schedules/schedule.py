@@ -33,7 +33,9 @@ class Schedule(abc.ABC):
         self.framework = framework
 
     def value(self, t: Any) -> Any:
-        """The schedule's value at timestep `t`; broadcasts to the shape of `t`."""
+        """Computes the schedule's value at timestep `t`. For an array `t`, returns an array of the same shape, or a
+        scalar if the schedule is constant.
+        """
         return self._value(t)
 
     def __call__(self, t: Any) -> Any:

@@ -67,7 +67,7 @@ def scaled_from_bounds(box: Box, actions: Any) -> Any:
 
 def shifted_to_bounds(box: Box, actions: jax.Array) -> jax.Array:
     """Converts integer actions ``[B, *box.shape]`` that count from 0 to actions that count from the `Box`'s lower
-    bound, and clips.
+    bound, and clips them to the bounds.
 
     Args:
         box: A `Box` of integers. Without a lower bound it is counted from 0.

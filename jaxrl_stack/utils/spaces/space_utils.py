@@ -176,8 +176,9 @@ def normalize_action(action: Any, action_space_struct: Any) -> Any:
 
 
 def convert_element_to_space_type(element: Any, sampled_element: Any) -> Any:
-    """Converts an element of a space so that ``space.contains`` accepts it. Each part, such as a list, gets the type
-    and dtype of the same part of `sampled_element`, if the latter is a NumPy array, a NumPy scalar or an int.
+    """Converts `element` so that the method ``contains`` of its space accepts it. If a leaf of `sampled_element` is a
+    NumPy array, a NumPy scalar or an int, the part of `element` at the same position, such as a list, gets the leaf's
+    type and dtype.
 
     Args:
         element: A struct, for example read from JSON.

@@ -1,4 +1,4 @@
-"""Statistic: exponential moving average."""
+"""Statistic: the exponential moving average of the logged values."""
 
 from __future__ import annotations
 

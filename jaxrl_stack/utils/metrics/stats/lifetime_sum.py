@@ -1,4 +1,4 @@
-"""Statistic: total that is never reset."""
+"""Statistic: a sum of all logged values that is never reset."""
 
 from __future__ import annotations
 

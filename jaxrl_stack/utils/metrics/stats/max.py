@@ -1,4 +1,4 @@
-"""Statistic: the largest value of a series."""
+"""Statistic: the largest of the logged values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jaxrl_stack.utils.metrics.stats.series import SeriesStats
 
 
 class MaxStats(SeriesStats):
-    """Statistic that returns the largest value; NaN without values."""
+    """Statistic that returns the largest of the logged values; NaN without values."""
 
     stats_cls_identifier = "max"
 

@@ -1,4 +1,4 @@
-"""Statistic: mean of a series."""
+"""Statistic: the arithmetic mean of the logged values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jaxrl_stack.utils.metrics.stats.series import SeriesStats
 
 
 class MeanStats(SeriesStats):
-    """Statistic that returns the arithmetic mean; NaN without values.
+    """Statistic that returns the arithmetic mean of the logged values; NaN without values.
 
     Merging weights every value equally: a logger that reports a hundred values counts a hundred times as much
     as one that reports a single one.

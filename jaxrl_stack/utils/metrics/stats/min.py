@@ -1,4 +1,4 @@
-"""Statistic: smallest value of a series."""
+"""Statistic: the smallest of the logged values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jaxrl_stack.utils.metrics.stats.series import SeriesStats
 
 
 class MinStats(SeriesStats):
-    """Statistic that returns the smallest value; NaN without values."""
+    """Statistic that returns the smallest of the logged values; NaN without values."""
 
     stats_cls_identifier = "min"
 

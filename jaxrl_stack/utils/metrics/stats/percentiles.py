@@ -1,4 +1,4 @@
-"""Statistic: percentiles of a series."""
+"""Statistic: percentiles of the logged values."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ DEFAULT_PERCENTILES = (0, 50, 75, 90, 95, 99, 100)
 
 
 class PercentilesStats(RecentStats):
-    """Statistic that returns ``{percentile: value}`` of the newest values, with linear interpolation; NaN without
-    values.
+    """Statistic that returns percentiles of the newest logged values, ``{percentile: value}``, with linear
+    interpolation; NaN without values.
 
     Args:
         percentiles: Numbers in [0, 100]; None or True: 0, 50, 75, 90, 95, 99 and 100.

@@ -1,4 +1,4 @@
-"""Statistic: sum of a series."""
+"""Statistic: the sum of the logged values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxrl_stack.utils.metrics.stats.series import SeriesStats
 
 
 class SumStats(SeriesStats):
-    """Statistic that returns the sum; 0 without values.
+    """Statistic that returns the sum of the logged values; 0 without values.
 
     Args:
         with_throughput: Also measure how much is added per second.
