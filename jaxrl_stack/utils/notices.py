@@ -15,8 +15,8 @@ _shared: Path | None = None
 
 
 def notice_once(message: str, key: str | None = None) -> None:
-    """Logs `message` at warning level, once per process; after `share_notices`, once for all processes that share
-    notices.
+    """Logs `message` at warning level, once per process. After ``share_notices(group)``, logs it only once for all
+    processes of this machine with the same group.
 
     Args:
         message: The sentence.

@@ -103,7 +103,7 @@ def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
 
 def bundle_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
     """Ray resources of the bundle for one process, ``{"CPU": ..., "GPU": ..., custom: ...}``: the resources of the
-    process and of the actors that share its bundle, and therefore its node.
+    process and of the actors that share its bundle, and therefore its node. Amounts of 0 are omitted.
 
     The aggregators of a learner actor are in the learner's bundle. The aggregators of a local learner have separate
     bundles.
@@ -156,8 +156,8 @@ def resource_bundles(config: AlgorithmConfig, *, main_process: bool = True) -> t
 
 
 def bundle_index(config: AlgorithmConfig, role: Role) -> int:
-    """Index of the first resource bundle for actors of the role `role`, in the list ``resource_bundles(config,
-    main_process=False)[0]``.
+    """Index of the first resource bundle for actors of the role `role`, in the list
+    ``resource_bundles(config, main_process=False)[0]``.
 
     Args:
         config: The algorithm's config; for evaluation runners, too, the config of training.
@@ -168,8 +168,9 @@ def bundle_index(config: AlgorithmConfig, role: Role) -> int:
 
 
 def _processes(config: AlgorithmConfig) -> list[Role]:
-    """Returns a list with the role of each actor, such as "learner", in the order of the resource bundles. Environments
-    that run on the device have no EnvRunner actors, so the list has no roles for them.
+    """Returns the role of each actor, such as "learner", in the order of the resource bundles. Environments that run on
+    the device have no EnvRunner actors. The list omits the aggregators of learner actors, which share the learners'
+    bundles.
     """
     # Without an environment to train on, none of the first kind samples; and RLlib's default alone asks for none.
     num_runners = 0 if config.env is None else config.num_sampling_actors
@@ -532,7 +533,7 @@ def _is_granted(config: AlgorithmConfig, part: _Part, group: Any, report: Waitin
 
 def _obstacle(config: AlgorithmConfig, part: _Part) -> str | None:
     """Explains why the cluster's nodes cannot hold a placement group, although the sum of the nodes' resources
-    suffices. Returns None if the sum does not suffice, if the cluster can grow, or if it finds no reason.
+    suffices. Returns None if the sum does not suffice, if the cluster can grow, or if no reason is found.
     """
     nodes = _resources_of_nodes()
     if _can_grow() or not _fits(_sum(part.bundles), _sum(nodes)):
@@ -615,7 +616,9 @@ class RayLease:
     node_id: str | None
 
     def __bool__(self) -> bool:
-        """Whether this lease prevents a shutdown of Ray. False after `release`, and if the user initialised Ray."""
+        """Whether this lease keeps Ray running: while a lease is True, the release of another lease does not shut Ray
+        down. False after `release`, and if the user initialised Ray.
+        """
         return self.node_id is not None
 
     def release(self) -> None:
@@ -665,7 +668,7 @@ _UNNEEDED = ("start_monitor", "start_api_server")
 @contextlib.contextmanager
 def _without_unneeded_services() -> Iterator[None]:
     """Context manager in which a new local Ray starts without its autoscaler monitor and dashboard server, which take
-    0.8 s of CPU to start and a second to stop. No Ray setting disables both: Ray waits for the dashboard server even
+    0.8 s of CPU to start and a second to stop. Ray has no setting for this: it waits for the dashboard server even
     with ``include_dashboard=False``. Ignores methods in `_UNNEEDED` that the installed Ray version lacks.
     """
     node: Any = getattr(sys.modules.get("ray._private.node"), "Node", None)
@@ -681,8 +684,8 @@ def _without_unneeded_services() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_notice_of_tokens() -> Iterator[None]:
-    """Context manager that suppresses Ray's log message about token authentication, which matters only if Ray's ports
-    are open.
+    """Context manager that suppresses Ray's warning that token authentication is enabled. This warning matters only if
+    Ray's ports are open to other machines.
     """
 
     def is_of_use(record: logging.LogRecord) -> bool:

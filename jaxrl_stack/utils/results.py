@@ -173,7 +173,8 @@ def empty_result(
     loss_keys: Sequence[str] = ("total_loss",),
     evaluation: bool = False,
 ) -> dict[str, Any]:
-    """Creates a placeholder for a result of `Algorithm.train`: a nested dict with all keys, whose numbers are NaN.
+    """Creates a placeholder for a result of `Algorithm.train`, before any value is known: a nested dict with all keys.
+    All numbers in it are NaN.
 
     Args:
         module_ids: Modules that sample and learn.
@@ -210,7 +211,9 @@ def _paths(prefix: str, names: Sequence[str], ids: Mapping[str, Sequence[str]]) 
 
 
 def adds_up(name: str) -> bool:
-    """Whether values of a metric from several learners are summed, because they count steps, instead of averaged."""
+    """Whether the values of several learners for the metric `name` are summed, because the values count steps, instead
+    of averaged.
+    """
     return name == NUM_STEPS_EVALUATED or ("steps_trained" in name and not name.endswith("_throughput"))
 
 

@@ -31,7 +31,7 @@ def derived_seed(stream: str, *numbers: int) -> int:
 
 def generator_state(generator: np.random.Generator) -> dict[str, Any]:
     """State of a NumPy generator as a dict that any file format can store: integers under the key "state", which may
-    have 128 bits, are split into lists of two integers below 2**64.
+    have 128 bits, are split into lists of two integers below 2**64, the high word first.
 
     Args:
         generator: The generator; where its kind has an integer as a part of its state, there is a list of two here.
@@ -44,8 +44,8 @@ def generator_state(generator: np.random.Generator) -> dict[str, Any]:
 
 
 def set_generator_state(generator: np.random.Generator, state: dict[str, Any]) -> None:
-    """Loads a state into a NumPy generator: a result of `generator_state`, or the attribute ``bit_generator.state`` of
-    a generator.
+    """Sets the state of a NumPy generator to `state`, which is a result of `generator_state` or the attribute
+    ``bit_generator.state`` of a generator.
 
     Raises:
         ValueError: The state is of another kind of generator.

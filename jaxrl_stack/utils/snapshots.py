@@ -16,18 +16,19 @@ LARGEST_SHARE = 0.005
 
 
 class Snapshots:
-    """Holds a copy of a state, on the same devices, for a compiled program that donates the state (reuses its memory).
-    Before a call of the program, `before_call` renews the copy if it is due, usually after `interval` calls.
+    """Takes snapshots of a state, and keeps the last one. A snapshot is a copy of the state on the same devices.
+    Call `before_call` before each call of the compiled program that donates the state (reuses the memory of the state):
+    `before_call` takes a snapshot if one is due.
 
     A program may fail while it runs, because a host callback raises or an accelerator's memory is full. The arrays that
-    were donated to it are then lost, and training can only continue from the last copy.
+    were donated to it are then lost, and training can only continue from the last snapshot.
 
     Args:
-        interval: Minimum number of calls between two copies. It is exceeded if copies would take more than
-            `LARGEST_SHARE` of the time.
+        interval: Minimum number of calls between two copies, unless other code replaces the state. The number of calls
+            is larger if copies would otherwise take more than `LARGEST_SHARE` of the time.
 
     Attributes:
-        state: The copied arguments of `before_call`; None before the first call.
+        state: The copied arguments of `before_call`; None before the first call and after `forget`.
         num_calls: Number of successful calls since the copy.
         changes: ``(number of calls, change)`` of changes between calls since the copy, to repeat with the calls.
     """
@@ -76,15 +77,15 @@ class Snapshots:
         self._newest = tuple(map(weakref.ref, state))
 
     def renamed(self, old: Any, new: Any) -> None:
-        """Records that `new` has replaced `old`, a part of the newest state. The next `before_call` then takes no
-        snapshot because of this replacement.
+        """Records that `new` has replaced `old`, a part of the newest state. This replacement then does not cause a new
+        snapshot at the next `before_call`.
         """
         self._newest = tuple(weakref.ref(new) if ref() is old else ref for ref in self._newest)
 
     def changed(self, old: Any, new: Any, change: Any) -> None:
         """Records that `change`, made between two calls of the program, has replaced `old`, a part of the state, by
-        `new`. A new snapshot is not needed: code that repeats the calls since the last snapshot also repeats the
-        change.
+        `new`. This replacement does not cause a new snapshot: code that repeats the calls since the last snapshot also
+        repeats the change.
 
         Args:
             old, new: Parts of the state.
@@ -119,7 +120,7 @@ def is_lost(*state: Any) -> bool:
 
 def reraise(error: BaseException, message: str) -> NoReturn:
     """Raises RuntimeError from `error`, with `message` about the state that a failed program has lost. Raises
-    interruptions such as KeyboardInterrupt unchanged, with `message` as a note.
+    interruptions such as KeyboardInterrupt again, with the same type and with `message` as a note.
 
     Raises:
         RuntimeError: From `error`, if that is an `Exception`; else `error` itself is raised, with a note.

@@ -16,8 +16,9 @@ import numpy as np
 
 
 class Stream(enum.IntEnum):
-    """Indices of the random streams, one per consumer of random numbers, such as the learner. `stream_key` derives an
-    independent PRNG key from a seed and an index. If an index changes, the same seed gives other results.
+    """Indices of the random streams, one per consumer of random numbers, such as the learner. `stream_key` derives a
+    PRNG key from a seed and an index. The keys of a seed are independent. If an index changes, every seed gives other
+    results.
     """
 
     LEARNER = 1

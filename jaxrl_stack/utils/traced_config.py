@@ -18,7 +18,8 @@ from jaxrl_stack.utils.tracing_errors import NO_VALUES, remedy
 
 def current_values(settings: Mapping[str, Any], timesteps: Any, config_for: Callable[[str], Any]) -> dict[str, Any]:
     """Computes the settings of all modules at the lifetime step counter `timesteps`: replaces each schedule by its
-    value. Adds each module's ``_static_settings``, which are constants in the compiled program.
+    value. Adds to each module the settings that are constants in the compiled program (named in the module's config by
+    ``_static_settings``).
 
     Args:
         settings: ``{"modules": {module_id: {name: float32 or schedule}}}``, and more schedules.

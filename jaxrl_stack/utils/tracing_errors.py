@@ -7,8 +7,8 @@ import re
 import jax
 
 NO_VALUES = (
-    "Python's if, while, int(), float() and .item(), and NumPy, cannot read values of arrays in a compiled program: "
-    "use jnp.where, jax.lax.cond and jnp."
+    "Python's if, while, int(), float() and .item(), and NumPy, cannot read the values of arrays that JAX traces: "
+    "use jnp.where, jax.lax.cond and jnp instead."
 )
 _TORCH_METHODS = {
     "backward": "gradients are taken of the loss that is returned",

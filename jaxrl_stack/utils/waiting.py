@@ -23,9 +23,7 @@ listeners: list[Callable[[str], None]] = []
 
 
 def waiting_lines() -> list[str]:
-    """Lines of text for progress displays: the latest line of each `WaitingReport` whose actors still wait for Ray
-    resources.
-    """
+    """Lines of text for progress displays, sorted: the latest line of each `WaitingReport` whose wait has not ended."""
     with _lock:
         lines = [report.line for report in _reports]
     return sorted(line for line in lines if line is not None)

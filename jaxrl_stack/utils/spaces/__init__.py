@@ -288,8 +288,9 @@ def _require_kind(leaf: Any, part: jax.Array, path: str) -> None:
         )
     if isinstance(leaf, Box) and dtype.itemsize < min(part.dtype.itemsize, 4) and not part.weak_type:
         raise ValueError(
-            f"{path} has dtype {part.dtype}, and its space {leaf} holds {dtype}: larger numbers would wrap. Return "
-            f"obs.astype(jnp.{dtype}) if all numbers fit, or give observation_space the dtype {part.dtype}."
+            f"{path} has dtype {part.dtype}, and its space {leaf} holds {dtype}: numbers that do not fit {dtype} "
+            f"would wrap. Return obs.astype(jnp.{dtype}) if all numbers fit, or give observation_space the dtype "
+            f"{part.dtype}."
         )
 
 
@@ -318,7 +319,7 @@ def check_space(space: Any, name: str) -> None:
         count = getattr(leaf, attribute, 1)
         if isinstance(leaf, Discrete | MultiDiscrete) and np.min(count, initial=1) < 1:
             raise ValueError(
-                f"{path} is {leaf!r}, with {attribute}={count}: every number of choices must be at least 1."
+                f"{path} is {leaf!r}, with {attribute}={count}: set every number of choices to at least 1."
             )
         if isinstance(leaf, Discrete | MultiDiscrete):
             first, last = (
@@ -339,7 +340,7 @@ def check_space(space: Any, name: str) -> None:
                 raise ValueError(f"{path} is {leaf!r}, with NaN among its bounds: use -inf and inf for no bound.")
             if leaf.dtype.kind == "f" and ((leaf.low > _LARGEST).any() or (leaf.high < -_LARGEST).any()):
                 raise ValueError(
-                    f"{path} is {leaf!r}, with an entry whose bounds contain no float32 number: scale the "
+                    f"{path} is {leaf!r}, with an entry that has no float32 number between its bounds: scale the "
                     "environment's values and the bounds of this space down."
                 )
             if (leaf.low > leaf.high).any():
@@ -354,8 +355,8 @@ def _leaves(space: Any, path: str) -> list[tuple[str, Any]]:
 
 
 def difference(space: Space, other: Space) -> str | None:
-    """Describes the first difference between two spaces, except in their bounds and in the sizes of their dtypes.
-    Returns None without a difference.
+    """Describes the first difference between two spaces. Ignores differences between bounds, and between dtypes of the
+    same kind. Returns None if no other difference exists.
 
     Compares structure, types of the elementary spaces, shapes, kinds of dtype (bool, integer, float), and the choices
     of discrete parts (number and start), but not bounds.

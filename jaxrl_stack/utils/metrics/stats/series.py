@@ -40,8 +40,8 @@ class SeriesStats(RecentStats):
         return [self.reduce_values(numbers) if numbers else self.value_of_nothing]
 
     def running_reduce(self, value_1: Any, value_2: Any) -> list[Any]:
-        """Combines `value_1`, the statistic of all earlier values, with the new value `value_2`. Returns the updated
-        statistic in a list, ``[statistic]``.
+        """Combines `value_1`, the statistic of the values since the last `reduce`, with `value_2`: a new value, or the
+        statistic of another logger's values. Returns the updated statistic in a list, ``[statistic]``.
         """
         return self.window_reduce([value_1, value_2])
 
