@@ -87,7 +87,7 @@ class Evaluations(abc.ABC):
 
     @abc.abstractmethod
     def _begin(self) -> None:
-        """Counts an evaluation, and calls the callbacks for its start."""
+        """Begins an evaluation: calls the callbacks for its start, and counts evaluations in environments."""
 
     @abc.abstractmethod
     def _hand_over(self) -> None:
@@ -103,10 +103,12 @@ class Evaluations(abc.ABC):
 
     @abc.abstractmethod
     def _end(self, found: dict[str, Any]) -> Result:
-        """Stores an evaluation's results as `last`, calls the callbacks for its end, and returns the results."""
+        """Ends an evaluation: calls the callbacks for its end, stores its results in the attribute `last`, and returns
+        the results.
+        """
 
     def run(self, is_training: Callable[[], bool] | None = None) -> Result:
-        """Evaluates the current weights, stores the results as `last`, and returns them.
+        """Evaluates the current weights. Stores the results in the attribute `last`, and returns the results.
 
         Args:
             is_training: Returns whether the caller's concurrent training still runs.
@@ -115,7 +117,7 @@ class Evaluations(abc.ABC):
         return self._end(self._evaluate(is_training))
 
     def is_due(self, iteration: int) -> bool:
-        """Whether this iteration, counted from 1, has an evaluation."""
+        """Whether the iteration with this number (the first is 1) has an evaluation: every `interval` iterations."""
         interval = self.interval
         return iteration % interval == 0 if interval else False
 
@@ -135,7 +137,9 @@ class Evaluations(abc.ABC):
         return self._concurrent
 
     def end_concurrent(self) -> bool:
-        """Stores the results of the concurrent evaluation as `last`; returns False if none ran."""
+        """Ends a concurrent evaluation: stores its results in the attribute `last`, and calls the callbacks for its
+        end. Returns False if no evaluation ran during training, otherwise True.
+        """
         if self._concurrent is None:
             return False
         concurrent, self._concurrent = self._concurrent, None
@@ -158,9 +162,9 @@ class Evaluations(abc.ABC):
 
 
 class EnvEvaluations(Evaluations):
-    """Evaluates in environments. If the training step holds out recorded rows from training
-    (`TrainingStep.held_out_rows`), also computes the loss on these rows; without an environment, computes only this
-    loss.
+    """Evaluations in environments. If the training step holds out recorded rows from training
+    (`TrainingStep.held_out_rows`), an evaluation also computes the loss on these rows. If the config has no
+    environment, an evaluation computes only this loss.
 
     Attributes:
         seconds: Duration of the last evaluation; None before the first one of this run.
@@ -224,7 +228,9 @@ class EnvEvaluations(Evaluations):
 
 
 class OfflineEvaluations(Evaluations):
-    """Evaluations on the data of ``evaluation(offline_...)``, with separate runners."""
+    """Evaluations on recorded data, configured by ``evaluation(offline_...)``. The runners are separate from the
+    runners of evaluations in environments.
+    """
 
     name = "offline evaluation"
     _runs: OfflineEvaluation
@@ -246,12 +252,12 @@ class OfflineEvaluations(Evaluations):
 
     @property
     def group(self) -> OfflineEvaluationRunnerGroup:
-        """Group of the runners that evaluate."""
+        """Runners of the offline evaluations, as one group."""
         return self._runs.group
 
     def use_config(self, config: AlgorithmConfig) -> None:
-        """Replaces the evaluation config. The new config may differ only in settings that compiled programs take as
-        arguments (traced settings), such as ``lr``; after `Algorithm.reset` also in the seed.
+        """Replaces the config of the evaluation. The new config may differ only in settings that compiled programs take
+        as arguments (traced settings), such as ``lr``. After `Algorithm.reset`, the seed may differ, too.
         """
         self._runs.use_config(config)
 

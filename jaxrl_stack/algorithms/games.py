@@ -126,7 +126,7 @@ def is_policy(path: str | os.PathLike[str]) -> bool:
 
 
 def policy_of(name: str, algorithm: Algorithm, choice: str = "algorithm.get_policy({!r})") -> Policy:
-    """Returns the policy of an algorithm's only trained module.
+    """Returns the policy of the only module that an algorithm trains.
 
     Args:
         name: Description of the player for errors.
@@ -144,15 +144,19 @@ def _trained_module(name: str, module_ids: Iterable[str], config: AlgorithmConfi
     acting, to_train = list(module_ids), config.policies_to_train
     trained = [mid for mid in acting if to_train is None or (not callable(to_train) and mid in to_train)]
     if len(trained) != 1:
-        raise ValueError(f"{name} has the modules {acting}. Choose one: {choice.format((trained or acting)[0])}.")
+        raise ValueError(
+            f"{name} has the modules {acting}, but a game needs only one. Choose one: "
+            f"{choice.format((trained or acting)[0])}."
+        )
     return trained[0]
 
 
 def game_config(
     env: Any, env_config: Mapping[str, Any] | None, configs: Iterable[AlgorithmConfig | None]
 ) -> AlgorithmConfig | None:
-    """Returns a config with the environment of a game. If some of the players' algorithms were trained in this
-    environment, returns the config of the first such algorithm, which also contains the preprocessors of observations.
+    """Returns a config with the environment of a game. If algorithms of the players were trained in this environment,
+    this is the config of the first such algorithm, which also contains the preprocessors of observations. Otherwise it
+    is a new config.
 
     Args:
         env: The environment; None for the environment of the first algorithm.
@@ -187,8 +191,8 @@ def is_same_env(env: Any, other: Any) -> bool:
 
 
 def code_of_env(env: Any) -> list[Any]:
-    """Returns the code that checkpoints may import because the user passes this environment: `env` itself if it is a
-    string, such as ``"module:Class"``, and the environment's class if it is known.
+    """Returns the code that the user trusts by passing an environment, and that a loaded checkpoint may therefore
+    import: `env` itself if it is a string, such as ``"module:Class"``, and the environment's class if it is known.
 
     Args:
         env: Value of ``config.environment(env)``; None for no environment.
@@ -313,8 +317,8 @@ class GameTable:
     def steps(
         self, hero: Policy | None, rival: Policy | None, key: jax.Array, seats: jax.Array | None = None
     ) -> Iterator[GameStep]:
-        """Plays all games in parallel, and yields each environment step. Stops when all games have ended, or after
-        `max_steps` steps.
+        """Plays all games in parallel, and yields a `GameStep` for each environment step. Stops after `max_steps`
+        environment steps, or earlier if all games have ended.
 
         Args:
             hero: Policy of the hero; None acts at random.
@@ -368,8 +372,8 @@ class GameTable:
 
 
 class _Seat:
-    """Player in ``B`` parallel games. The state of its policy advances only in games in which it is the
-    player's turn.
+    """One player of ``B`` games that are played in parallel. The state of the player's policy advances only in games in
+    which it is this player's turn.
     """
 
     def __init__(self, policy: Policy | None, table: GameTable, key: jax.Array):
@@ -404,8 +408,8 @@ class _Seat:
         return actions
 
     def rewarded(self, rewards: jax.Array) -> None:
-        """Adds the rewards of an environment step to the rewards since the player's last action. The player's policy
-        gets their sum with the next observation.
+        """Adds the rewards of an environment step to the sum of the player's rewards since its last action. The
+        player's policy gets this sum with its next observation.
         """
         self._rewards += rewards
 

@@ -57,7 +57,8 @@ class Progress(NamedTuple):
 
 
 def is_prefilled(num_prefilled_steps: int, now: Progress, before: Progress) -> bool:
-    """Whether an iteration has sampled enough for updates to begin.
+    """Whether the lifetime number of env steps has reached `num_prefilled_steps`, so that updates can begin. Also True
+    if the iteration has sampled nothing.
 
     Args:
         num_prefilled_steps: The config's value.
@@ -68,7 +69,7 @@ def is_prefilled(num_prefilled_steps: int, now: Progress, before: Progress) -> b
 
 
 def lifetime_counts(now: Progress, module_map: ModuleMap) -> dict[str, Any]:
-    """Lifetime numbers of episodes and env steps."""
+    """Lifetime counts: episodes, env steps, and steps of each agent and module."""
     return {
         "num_episodes_lifetime": now.num_episodes,
         NUM_ENV_STEPS_SAMPLED_LIFETIME: now.num_env_steps,
@@ -127,8 +128,8 @@ class TrainedRates:
         self._since_restore: dict[tuple[str, str], float] = {}
 
     def add_to(self, learners: Mapping[str, Any], *, seconds: float, since_restore: float) -> None:
-        """Counts the trained steps of an iteration, and writes trained steps per second into the iteration's learner
-        results, in place of entries that are NaN.
+        """Counts the trained steps of an iteration. Writes trained steps per second into the iteration's learner
+        results, in place of rates that are NaN.
 
         Args:
             learners: ``result["learners"]``, ``{module id or "__all_modules__": {name: number}}``; changed in place.
@@ -158,7 +159,8 @@ def _fill(numbers: Any, name: str, value: float) -> None:
 
 
 def root_numbers(now: Progress, before: Progress, *, calls: int, seconds: float) -> dict[str, Any]:
-    """Entries at the top level of an iteration's result, such as lifetime step counts, except durations.
+    """Metrics at the top level of an iteration's result, such as lifetime step counts and the date. Durations are not
+    included; `time_numbers` returns them.
 
     Args:
         now, before, seconds: See `sampling_numbers`.
@@ -181,7 +183,8 @@ def root_numbers(now: Progress, before: Progress, *, calls: int, seconds: float)
 def time_numbers(
     elapsed: float, compile_seconds: float, device_seconds: float, *, now: Progress, restored_at: Progress
 ) -> dict[str, Any]:
-    """Durations of an iteration and its parts.
+    """Metrics of durations for an iteration's result: the iteration, its parts (compiling, device, host), the whole
+    run, and the time since the run began or was restored.
 
     Args:
         elapsed: Duration of the iteration, in seconds.

@@ -181,7 +181,8 @@ class Iteration:
         return self.now.num_env_steps - self.before.num_env_steps
 
     def seconds_per_env_step(self, num_envs: int) -> float:
-        """Wall time in which each environment takes one step, in seconds.
+        """Wall time of the iteration's training in seconds, per `num_envs` env steps: one step of each of these
+        environments.
 
         Args:
             num_envs: Environments that an EnvRunner steps together.
@@ -196,7 +197,8 @@ class Iteration:
         episodes: dict[str, Any],
         means: Mapping[str, Mapping[str, float]] = ONE_AGENT,
     ) -> None:
-        """Writes numbers about sampling and learning into the iteration's result.
+        """Writes the metrics of sampling and learning into the iteration's result: counts, rates, returns and learner
+        results.
 
         Args:
             result: Changed in place.

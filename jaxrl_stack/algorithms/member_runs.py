@@ -44,8 +44,8 @@ class Ended(NamedTuple):
 def note_diverged(
     ill: Sequence[int], members: Sequence[Member], diverged: dict[int, Ended], iteration: int, *, raises: bool
 ) -> None:
-    """Records the population members that diverged in an iteration: a loss, gradient, parameter, reward or observation
-    is not finite.
+    """Records the population members that diverged in an iteration. A member has diverged if one of its losses,
+    gradients, parameters, rewards or observations is not finite.
 
     Args:
         ill: Indices of the diverged members.
@@ -122,7 +122,9 @@ def reason_to_stop(
 def closing_lines(
     reason: StopReason | None, statistics: RunStatistics, num_members: int, num_reached: int, num_diverged: int
 ) -> list[str]:
-    """Lines that `Population.learn` prints at its end. `statistics` counts the env steps of a single member."""
+    """Lines of text that `Population.learn` prints at its end. The number of env steps in `statistics` is the number of
+    a single member.
+    """
     speed, members = statistics.steps_per_second_overall, counted(num_members, "member")
     return [
         f"Stopped:    {reason or 'Ctrl-C'}",
@@ -175,8 +177,8 @@ def alone(config: AlgorithmConfig, results_dir: Path | None = None) -> Algorithm
 
 
 def told_apart_by(hue: str, runs: Sequence[Run], members: Sequence[Member]) -> list[Run]:
-    """Reduces the settings of each run to `env` and the setting `hue`, so that labels in figures distinguish runs by
-    `hue`.
+    """Returns the runs with only two settings, `env` and the setting `hue`, so that labels in figures distinguish runs
+    by `hue`.
 
     Raises:
         ValueError: If members do not differ in `hue`.

@@ -53,8 +53,9 @@ class MemberSettings:
         return config.env_config[name.removeprefix(ENV_CONFIG)] if _is_of_env(name) else config.stored_value(name)
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> list[str]:
-        """Copies settings, but not seeds, between population members. Returns the names of the copied settings that no
-        earlier call has changed in any member.
+        """Copies the settings of source members to target members, but not the seeds. Returns the names of the copied
+        settings that no earlier call of `copy` or `change` has set: the population's `history` gets a column for each
+        of them.
         """
         new = self._track(dict.fromkeys(name for own in self._settings for name in own))
         before, configs = [dict(own) for own in self._settings], list(self.configs)
@@ -94,8 +95,8 @@ class MemberSettings:
     def taken_over(
         self, stored: Mapping[str, Sequence[Any]], call: str
     ) -> dict[int, tuple[dict[str, Any], AlgorithmConfig]]:
-        """Selects the settings that each population member adopts from a single run whose settings were changed during
-        training. Returns the selected settings in the form that `change` takes.
+        """Selects settings that population members take over from a single run, in which these settings were changed
+        during training. Returns ``{member: (settings, config with these settings)}``, the argument of `change`.
 
         A member keeps its own value if its `Member.settings` or an earlier change names the setting, or if the value in
         its config differs from the run's first value.
@@ -126,8 +127,8 @@ class MemberSettings:
         return changes
 
     def change(self, changes: Mapping[int, tuple[Mapping[str, Any], AlgorithmConfig]]) -> list[str]:
-        """Applies new settings to population members. Returns the names of the new settings that no earlier call has
-        changed in any member.
+        """Applies new settings to population members. Returns the names of the new settings that no earlier call of
+        `change` or `copy` has set: the population's `history` gets a column for each of them.
 
         Args:
             changes: ``{member: (new settings, config that `changed` returned for these settings)}``.
@@ -167,7 +168,9 @@ class MemberSettings:
         return {name: [self.first[name][member], self.value(member, name)] for name in names}
 
     def get_state(self) -> dict[str, Any]:
-        """Current settings of each population member, and first values of changed settings, for checkpoints."""
+        """State for checkpoints: the current settings of each population member and, for each changed setting, the
+        values of all members before the first change.
+        """
         return {"present": {str(i): dict(own) for i, own in enumerate(self._settings)}, "first": dict(self.first)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -186,7 +189,7 @@ class _Reported(Sequence[Mapping[str, Any]]):
         self._made: dict[int, Mapping[str, Any]] = {}
 
     def forget(self, member: int) -> None:
-        """Deletes the cached dict of a member's config, which is created again at the next access."""
+        """Deletes a member's cached config dict. The next access creates this dict again."""
         self._made.pop(member, None)
 
     def __len__(self) -> int:

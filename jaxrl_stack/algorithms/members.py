@@ -59,7 +59,9 @@ class Member:
 
 
 def with_settings(config: AlgorithmConfig, settings: Mapping[str, Any]) -> AlgorithmConfig:
-    """Unfrozen copy of a config with new settings. Names that begin with `ENV_CONFIG` are entries of ``env_config``."""
+    """Unfrozen copy of a config with new settings. The name ``"env_config/gravity"`` sets the entry "gravity" of
+    ``env_config``; all other names are settings of the config.
+    """
     own = config.copy(copy_frozen=False)
     of_env = {name.removeprefix(ENV_CONFIG): value for name, value in settings.items() if name.startswith(ENV_CONFIG)}
     own.update_from_dict({name: value for name, value in settings.items() if not name.startswith(ENV_CONFIG)})
@@ -67,8 +69,8 @@ def with_settings(config: AlgorithmConfig, settings: Mapping[str, Any]) -> Algor
 
 
 def search_space(config: AlgorithmConfig) -> dict[str, Any]:
-    """Settings of a config whose values are search spaces, such as ``tune.grid_search([...])``. Names of entries in
-    ``env_config`` begin with `ENV_CONFIG`.
+    """Settings of a config whose values are search spaces, such as ``tune.grid_search([...])``: a dict from name to
+    search space. The name of an entry "gravity" in ``env_config`` is ``"env_config/gravity"``.
     """
     found = {s.name: value for s, value in config.stored_settings() if s.name != "env" and is_search_space(value)}
     of_env = {f"{ENV_CONFIG}{name}": value for name, value in config.env_config.items() if is_search_space(value)}
@@ -200,8 +202,8 @@ def member_starts(
 
 
 def _checked_params(env: JaxEnv, first: AlgorithmConfig, config: AlgorithmConfig) -> Any:
-    """Returns the parameters ``env.params`` of a member's environment. Raises if the environment differs from the first
-    member's in anything but these parameters.
+    """Returns the parameters ``env.params`` of a member's environment. Raises if this environment and the first
+    member's environment differ in anything except numbers in ``env.params``.
     """
     if same(first.env_config, config.env_config):
         return env.params
@@ -237,7 +239,7 @@ def listed_members(
     config: AlgorithmConfig, seeds: int | Iterable[int] | None, num_samples: int
 ) -> tuple[AlgorithmConfig, list[Member]]:
     """Returns ``(config without search spaces, members)``, with one population member for each combination of values
-    and each seed.
+    from the search spaces and each seed.
 
     Raises:
         ValueError: If there are no seeds, or a search space is invalid.

@@ -145,7 +145,9 @@ def changed_modules(
 
 
 def _check_may_change(driver: Driver, called: str) -> None:
-    """Raises if the modules cannot be changed now, or not at all in this run; see `changed_modules`."""
+    """Raises if the modules cannot be changed: the config has no named policies, the run never supports a change, or an
+    iteration or evaluation is running. See `changed_modules`.
+    """
     if not driver.config.is_multi_agent:
         raise RuntimeError(
             f"{called} needs named policies, and this config has only {DEFAULT_MODULE_ID!r}. Name at "
@@ -199,8 +201,8 @@ def _config_with(
 
 @contextlib.contextmanager
 def stored_modules_added(algorithm: Algorithm, path: Any, component: str | None, filesystem: Any) -> Iterator[None]:
-    """Context manager that adds to an algorithm the policies that a checkpoint has and the algorithm lacks. If the
-    ``with`` block raises an error, it removes these policies again.
+    """Context manager for restoring a checkpoint. First adds to an algorithm the policies that only the checkpoint has.
+    If the ``with`` block raises an error, removes the added policies again.
 
     Args:
         algorithm: Algorithm that gets the policies.
@@ -305,8 +307,8 @@ def with_stored_modules(
 def match_modules(
     group: LearnerGroup, present: Collection[str], modules: Stored, loader: ClassLoader, states: Mapping[str, Any]
 ) -> None:
-    """Adds and removes modules of the learners, so that the learners have the same modules as a checkpoint. The modules
-    differ if the stored run has added or removed modules.
+    """Adds and removes modules of the learners, so that the learners have the same modules as a checkpoint. Learners
+    and checkpoint have different modules if the stored run has added or removed modules.
 
     Args:
         group: Learners of a new algorithm.

@@ -1,4 +1,6 @@
-"""Keys of Dict observations in the model configs of an AlgorithmConfig."""
+"""Settings in the model configs of an AlgorithmConfig that select keys of Dict observations: `policy_obs_key` and
+`value_obs_key`.
+"""
 
 from __future__ import annotations
 

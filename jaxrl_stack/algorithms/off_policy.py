@@ -84,8 +84,8 @@ _CHECKS = {
 
 @check_of("int | tuple[int, int]")
 def n_step_problem(value: Any) -> str | None:
-    """Checks `n_step`: a number of steps, or a range (lo, hi), which excludes hi. Returns a description of valid values
-    if `value` is invalid, else None.
+    """Checks a value of the setting `n_step`: a number of steps, or a range (lo, hi), which excludes hi. Returns None
+    for a valid value, otherwise a description of valid values.
     """
     wanted = "an integer of at least 1, or a range (lo, hi) of integers with 1 <= lo < hi, from which hi is excluded"
     if isinstance(value, (tuple, list)):
@@ -100,8 +100,8 @@ def _tuple_if_range(value: Any) -> Any:
 
 @check_of("dict[str, Any]")
 def replay_buffer_config_problem(value: Any) -> str | None:
-    """Checks a `replay_buffer_config`. Returns a description of a valid one if `value` is invalid, else None. Classes
-    given as import paths are not imported yet.
+    """Checks a value of the setting `replay_buffer_config`. Returns None for a valid value, otherwise a description of
+    valid values. Classes given as import paths are not imported yet.
     """
     if not isinstance(value, Mapping):
         return "a dict such as {'type': 'EpisodeReplayBuffer', 'capacity': 50000}"
@@ -261,8 +261,8 @@ class OffPolicyConfig(AlgorithmConfig):
                 ) from error
         if not (isinstance(found, type) and issubclass(found, _BASES)):
             raise ValueError(
-                f"training(replay_buffer_config={{'type': {short(kind)}, ...}}): the type is {short(found)}. Use "
-                f"{_WANTED_TYPE}."
+                f"training(replay_buffer_config={{'type': {short(kind)}, ...}}): the type is {short(found)}, not a "
+                f"replay buffer class. Use {_WANTED_TYPE}."
             )
         if issubclass(found, MultiAgentEpisodeReplayBuffer) == bool(self.is_multi_agent):
             return found
@@ -320,12 +320,16 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def replay_alpha(self) -> float:
-        """Exponent of priorities; 0 without priorities."""
+        """Exponent `alpha` of priorities: the replay buffer draws steps with probabilities proportional to
+        ``priority**alpha``. 0 if it samples without priorities.
+        """
         return float(self._replay_value("alpha")) if self.uses_priorities else 0.0
 
     @property
     def replay_beta(self) -> float:
-        """Exponent of the importance weights; 0 without priorities."""
+        """Exponent of the importance weights with which prioritised replay corrects the loss; 0 if the replay buffer
+        samples without priorities.
+        """
         return float(self.replay_buffer_config.get("beta", 0.0)) if self.uses_priorities else 0.0
 
     def _replay_value(self, name: str) -> Any:
@@ -364,8 +368,8 @@ class OffPolicyConfig(AlgorithmConfig):
             )
 
     def _validate_updates(self) -> None:
-        """Raises for settings of on-policy batches (epochs, minibatches): an update from replay is one gradient step on
-        the whole replayed batch.
+        """Raises if `num_epochs`, `minibatch_size` or `shuffle_batch_per_epoch` is set. They configure the passes over
+        an on-policy batch, but an update from replay is one gradient step on the whole replayed batch.
         """
         for name, without in (("num_epochs", 1), ("minibatch_size", None), ("shuffle_batch_per_epoch", False)):
             value = vars(self)[name]

@@ -127,7 +127,8 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     # ---------------------------------------------------------------------------------------------------- training
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes the columns for the loss from `{OBS: [N, d], NEXT_OBS: [N, d]}`.
+        """Computes the network outputs that the loss needs, from the observations and next observations of N steps:
+        `{OBS: [N, d], NEXT_OBS: [N, d]}`.
 
         Returns:
             `QF_PREDS`, `QF_TARGET_NEXT_PREDS` and, with double Q-learning, `QF_NEXT_PREDS`, float `[N, A]`; with atoms
@@ -154,7 +155,10 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return outputs
 
     def _forward_train_sequences(self, batch: dict[str, Any], noise: Any) -> dict[str, Any]:
-        """`_forward_train` for sequences: each network makes one pass over observations and next observations."""
+        """Computes the outputs of `_forward_train` for sequences from replay. A sequence is extended by the observation
+        after its last step, so that each network (online and target) evaluates observations and next observations in
+        one pass.
+        """
         timeline = Timeline(batch, self.burn_in_len)
         online = self._with_noise(self.compute_q_values, timeline.columns(states_of(self.encoder)), noise[0])
         target = self._with_noise(self.forward_target, timeline.columns(states_of(self._target_encoder)), noise[1])
@@ -167,7 +171,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return outputs
 
     def compute_q_values(self, batch: dict[str, Any], noise: jax.Array | None = None) -> dict[str, Any]:
-        """Computes the Q-values of all actions.
+        """Computes the Q-values of all actions, float `[..., A]`, with the online networks.
 
         Args:
             batch: `{OBS: [..., d]}`.
@@ -181,13 +185,13 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return self._qf_forward_helper(batch, self.encoder, heads, noise)
 
     def forward_target(self, batch: dict[str, Any], noise: jax.Array | None = None) -> dict[str, Any]:
-        """`compute_q_values` with the target networks."""
+        """Computes the Q-values of all actions like `compute_q_values`, but with the target networks."""
         heads = {"af": self._target_af, "vf": self._target_vf} if self.uses_dueling else self._target_af
         return self._qf_forward_helper(batch, self._target_encoder, heads, noise)
 
     def compute_advantage_distribution(self, batch: Any) -> dict[str, Any]:
-        """Converts logits of all actions and atoms to categorical distributions of the return (C51), one per action.
-        With dueling, the logits already combine the outputs of both heads.
+        """Converts logits of all actions and atoms to one categorical distribution of the return per action (C51). With
+        dueling, the logits already combine the outputs of the advantage head and the state value head.
 
         Args:
             batch: Logits, float `[..., A * K]`, for A actions and K atoms.
@@ -202,8 +206,8 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     def _qf_forward_helper(
         self, batch: dict[str, Any], encoder: Any, head: Any, noise: jax.Array | None = None
     ) -> dict[str, Any]:
-        """Computes Q-values with an encoder and a head. With dueling, `head` is a dict of the advantage head "af" and
-        the state value head "vf".
+        """Computes Q-values of all actions with the given encoder and head; see `compute_q_values` for inputs and
+        outputs. With dueling, `head` is a dict of two heads: advantages ("af") and state values ("vf").
         """
         batch, mask = split_action_mask(batch)
         encoded = encoder(batch)

@@ -62,7 +62,9 @@ class NoisyDense(Dense):
 
 
 def draw_noise(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Draws factorised noise ``sign(e) sqrt(|e|)`` with standard normal ``e``, float32 of the given shape."""
+    """Draws factorised noise ``f(e) = sign(e) sqrt(|e|)``, where ``e`` has a standard normal distribution: float32 of
+    the given shape.
+    """
     normal = jax.random.normal(key, shape, jnp.float32)
     return jnp.sign(normal) * jnp.sqrt(jnp.abs(normal))
 

@@ -59,8 +59,9 @@ class Policy(NamedTuple):
 
 
 class Actor(nnx.Module):
-    """Policy network that reads features of the world model's latent states. Discrete actions are one-hot, with 1 % of
-    the probability spread uniformly; continuous ones are normal with a tanh mean.
+    """Policy network that reads features of the world model's latent states. The distribution of discrete actions is
+    categorical over one-hot vectors, mixed with 1 % of a uniform distribution. The distribution of continuous actions
+    is normal, with a tanh mean.
 
     Args:
         size: Widths of the layers.
@@ -122,7 +123,7 @@ def width_of_actions(space: gym.Space | None) -> int:
 
 
 class Imagined(NamedTuple):
-    """Rollouts imagined by the world model.
+    """Rollouts that the world model imagines with the actor's actions: H steps of each of N rollouts.
 
     Attributes:
         features: float32 ``[H, N, F]``, features of the states before each action, from the start states on.

@@ -140,8 +140,8 @@ class DreamerV3Config(OffPolicyConfig):
     _default_module_class = DreamerV3RLModule
 
     def paper(self) -> DreamerV3Config:
-        """Selects the algorithm of the paper's final version (2024) and of the author's code. The default is the
-        algorithm of the paper's first version (2023), which RLlib implements.
+        """Changes this config to the algorithm of the paper's final version (2024) and of the author's code. Without
+        this call, the config has the algorithm of the paper's first version (2023), which RLlib implements.
 
         It calls ``training(gru_blocks=8, optimizer="laprop", replay_latents=True, actor_gradient="reinforce")``.
 
@@ -189,8 +189,8 @@ class DreamerV3Config(OffPolicyConfig):
         return []
 
     def _default_env_to_module_connectors(self, observation_space: gym.Space, module_id: Any) -> list[ConnectorV2]:
-        """The default connectors of all algorithms, except for images (Boxes of rank 2 or 3): images are not flattened,
-        and images of another size are resized to 64 x 64 pixels.
+        """Returns the default env-to-module connectors. They equal the defaults of other algorithms, except for images
+        (Boxes of rank 2 or 3): images are not flattened, and images of another size are resized to 64 x 64 pixels.
         """
         space = observation_space
         parts = list(space.spaces.values()) if isinstance(space, gym.spaces.Dict) else [space]

@@ -30,11 +30,14 @@ MODULE_SETTINGS = ("model_size", "symlog_obs", "gru_blocks", "use_float16", "num
 
 
 class ReturnStatistic(nnx.Variable):
-    """A moving percentile of imagined returns, updated by the losses."""
+    """Variable for the statistics of imagined returns that scale advantages: the moving average of a percentile, or the
+    flag that this average is known. The computation of the losses updates it.
+    """
 
 
 class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
-    """World model of ``model_config["model_size"]``, with an actor and a critic on its states.
+    """DreamerV3's networks: a world model of the size ``model_config["model_size"]``, with an actor and a critic that
+    read its latent states.
 
     The recurrent state has h and z of the model (z as classes of its variables), the last action a, and the flag fresh
     for states before the first step.
@@ -84,7 +87,9 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
 
     @property
     def returns(self) -> ReturnRange:
-        """Moving averages of percentiles of imagined returns; the losses update them."""
+        """Moving averages of two percentiles of imagined returns, which scale advantages. The computation of the losses
+        updates them.
+        """
         return ReturnRange(self.return_low[...], self.return_high[...], self.return_is_known[...])
 
     @returns.setter
@@ -125,14 +130,14 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
     # -------------------------------------------------------------------------------------------------- forward passes
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """`{OBS: [B, T, ...], STATE_IN}` -> `{ACTIONS: [B, T, ...], STATE_OUT}`, with the most likely actions and
-        states.
+        """Computes the most likely actions from the most likely latent states: `{OBS: [B, T, ...], STATE_IN}` ->
+        `{ACTIONS: [B, T, ...], STATE_OUT}`. The recurrent state `STATE_IN` has a leading axis `[B]`.
         """
         return self._act(batch, lambda policy, noise, key: policy.sample(None), draws=False)
 
     def _forward_exploration(self, batch: dict[str, Any], t: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """`_forward_inference` with sampled actions. In the first ``model_config["num_random_steps"]`` env steps,
-        actions are uniformly random.
+        """Computes actions like `_forward_inference`, but samples them. In the first
+        ``model_config["num_random_steps"]`` env steps of the run, actions are uniformly random.
         """
         high, low = t if t is not None and jnp.ndim(t) else (0, 0 if t is None else t)
         is_random = jnp.logical_and(high == 0, low < self.num_random_steps)

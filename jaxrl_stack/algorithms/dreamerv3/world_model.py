@@ -147,7 +147,9 @@ class WorldModel(nnx.Module):
         return out
 
     def encode(self, normalised: dict[str, jax.Array]) -> jax.Array:
-        """Encodes normalised observations to ``[..., E]``."""
+        """Encodes normalised observations: vectors by the vector encoder, images by the image encoder. Returns the
+        concatenated outputs of both, ``[..., E]``.
+        """
         encoded = []
         if self.encoder is not None:
             encoded.append(self.encoder(jnp.concatenate([normalised[name] for name in self.vectors], axis=-1)))
@@ -195,8 +197,9 @@ class WorldModel(nnx.Module):
         return self.gru(state.h, self.before_gru(jnp.concatenate([z, actions], axis=-1)))
 
     def noise(self, key: jax.Array | None, lead: tuple[int, ...]) -> jax.Array | None:
-        """Draws uniform noise for sampling the stochastic part z of latent states, float32 ``[*lead, Z]``: leading axes
-        `lead`, and one number for each of the Z categorical variables. Returns None if `key` is None.
+        """Draws uniform noise for sampling the stochastic part z of latent states, float32 ``[*lead, Z]``. The leading
+        axes are `lead`; the last axis has one number for each of the Z categorical variables in z. Returns None if
+        `key` is None.
         """
         return None if key is None else jax.random.uniform(key, (*lead, self.size.num_categoricals))
 
@@ -260,8 +263,8 @@ class WorldModel(nnx.Module):
         return Observed(states, posterior, self._z_probs(self.prior(states.h)))
 
     def imagine_step(self, state: Latent, actions: jax.Array, noise: jax.Array | None) -> Latent:
-        """Advances the latent state by one step without an observation (prior), with actions ``[..., A]``; for noise
-        see `observe_step`.
+        """Advances the latent state by one step without an observation, with actions ``[..., A]``. The stochastic part
+        z is drawn from the prior with `noise` from the method `noise`; None takes the most likely z.
         """
         h = self.next_h(state, actions)
         return Latent(h, drawn(noise, self._z_probs(self.prior(h))))
@@ -302,7 +305,9 @@ def mode(probs: jax.Array) -> jax.Array:
 
 
 def drawn(noise: jax.Array | None, probs: jax.Array) -> jax.Array:
-    """Draws from categorical distributions by `straight_through_sample`; without noise, returns the `mode`."""
+    """Draws one-hot vectors float32 ``[..., K]`` from categorical distributions by `straight_through_sample`. Without
+    noise, returns the most likely classes (`mode`).
+    """
     return mode(probs) if noise is None else straight_through_sample(noise, probs)
 
 

@@ -92,7 +92,9 @@ class IMPALAConfig(AlgorithmConfig):
 
     @property
     def updates_per_train_batch(self) -> int:
-        """Number of updates on each train batch, if sampling and learning alternate (no EnvRunner actors)."""
+        """Number of updates on each train batch in runs without EnvRunner actors, in which sampling and learning
+        alternate.
+        """
         return 1
 
     def make_learner_queue(self) -> LearnerQueue:

@@ -57,8 +57,8 @@ def _bound(threshold: Any) -> Any:
 
 
 class VTraceLearner(Learner):
-    """Base class of learners with V-trace. For each chunk of consecutive steps in a minibatch, it computes values,
-    targets and advantages.
+    """Base class of learners with V-trace. The learners compute state values, V-trace targets and advantages for each
+    chunk of consecutive steps in a minibatch.
 
     All three are computed with the current parameters in every minibatch. A minibatch consists of whole chunks. A chunk
     is one column of a rollout ``[T, B]`` (all T steps at one index of B), or ``max_seq_len`` steps for a module with a
@@ -162,7 +162,7 @@ class VTraceLearner(Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> UpdateResult:
-        """Adds the current entropy coefficients to the metrics of the update."""
+        """Adds the current entropy coefficient of each module with this learner's loss to the metrics of the update."""
         state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         metrics = dict(metrics)
         for mid in self._ids_with_loss_of_algorithm:

@@ -1,4 +1,6 @@
-"""IQL's losses: state values as expectiles of recorded actions' values, and cloning weighted by advantages."""
+"""IQL's losses: expectile regression of state values on the Q-values of recorded actions, and behaviour cloning that
+weights recorded actions by their advantages.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ class IQLLearner(TargetNetworkUpdates, Learner):
         return [TargetNetworkAPI, QNetAPI, ValueFunctionAPI]
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
-        """Registers an Adam with eps 1e-7 for each of ``qf``, ``qf_twin`` (with twin_q), ``policy`` and ``value``."""
+        """Registers separate Adam optimizers with eps 1e-7 for the critic ``qf``, the second critic ``qf_twin`` (only
+        if `twin_q` is set), the ``policy``, and the state value function ``value``.
+        """
         config = config or self.config_for(module_id)
         module: Any = self.template[module_id]
         if not self._has_loss_of_algorithm(module):

@@ -1,4 +1,4 @@
-"""MARWIL's loss: cloning weighted by advantages."""
+"""MARWIL's loss: behaviour cloning that weights recorded actions by their advantages."""
 
 from __future__ import annotations
 
@@ -153,7 +153,8 @@ class MARWILLearner(Learner):
 
 
 def _mean_log_std(distribution: Any, coefficient: Any) -> jax.Array:
-    """Log standard deviations, averaged over the dimensions of an action: float32 ``[N]``.
+    """Log standard deviations of a Gaussian policy, averaged over the dimensions of an action: float32 ``[N]`` for N
+    rows of the batch.
 
     Raises:
         ValueError: If the distribution is not a Gaussian.
@@ -168,6 +169,6 @@ def _mean_log_std(distribution: Any, coefficient: Any) -> jax.Array:
 
 
 def _critic_metrics(statistics: RunningStatistics) -> dict[str, jax.Array]:
-    """Returns the metrics of `losses.critic_metrics`, with the explained variance under RLlib's name."""
+    """Returns the metrics of `losses.critic_metrics`, but names the explained variance as RLlib does."""
     metrics = losses.critic_metrics(statistics)
     return {LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY: metrics.pop("vf_explained_var"), **metrics}

@@ -38,8 +38,8 @@ class MARWILStep(OfflineStep):
 
     @classmethod
     def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
-        """Returns the class of the training step. If ``beta`` is 0 for all modules, this is `OfflineStep` (behaviour
-        cloning), which reads no rewards and computes no values; otherwise it is this class.
+        """Returns the class of the training step: this class (`MARWILStep`), or `OfflineStep` (behaviour cloning) if
+        ``beta`` is 0 for all modules. `OfflineStep` reads no rewards and computes no values.
         """
         betas = [config.get_config_for_module(mid).beta for mid in config._policy_ids()]
         return cls if any(betas) else OfflineStep
@@ -78,8 +78,8 @@ def _values_of_rows(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
 
 
 def _values_of_sequences(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
-    """Computes values like `_values_of_rows`, with a recurrent module, whose state is reset at the start of every
-    recorded piece of an episode.
+    """Computes the values of `_values_of_rows` with a recurrent module: float32 ``[R]`` for R recorded rows. The
+    recurrent state is reset at the start of each episode, or part of an episode, in the data.
 
     Rows are processed in sequences of `STEPS_PER_COLUMN` steps, which start from the initial state. The state is
     therefore also reset in the few pieces that continue in the next sequence.
