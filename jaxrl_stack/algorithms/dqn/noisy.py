@@ -89,7 +89,9 @@ class NoisyMLPHead(MLPHead):
         return [getattr(self, f"dense_{i}") for i in range(len(self.activations))]
 
     def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:
-        """Float ``[..., latent]`` -> ``[..., output_dim]``; `noise` as in `NoisyDense`, for all layers."""
+        """Applies all layers: float ``[..., latent]`` to ``[..., output_dim]``. The last axis of `noise` contains the
+        noise of one layer after the other; for the leading axes see `NoisyDense`.
+        """
         if noise is None:
             return super().__call__(x)
         start = 0

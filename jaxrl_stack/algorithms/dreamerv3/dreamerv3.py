@@ -223,7 +223,7 @@ class DreamerV3Config(OffPolicyConfig):
         return networks_memory(self, nnx.eval_shape(lambda: spec.build(seed=0)))
 
     def differentiates_dreams(self, action_space: gym.Space | None) -> bool:
-        """Whether the actor's gradient flows through imagined rollouts."""
+        """Whether the actor's gradient flows through imagined rollouts; otherwise it is a REINFORCE gradient."""
         if self.actor_gradient == "auto":
             return not isinstance(action_space, gym.spaces.Discrete)
         return self.actor_gradient == "dynamics"

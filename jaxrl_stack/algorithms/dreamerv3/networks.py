@@ -125,8 +125,8 @@ class GRU(nnx.Module):
         return update * jnp.tanh(jax.nn.sigmoid(reset) * candidate) + (1.0 - update) * h
 
     def _gates(self, h: jax.Array, x: jax.Array) -> jax.Array:
-        """Multiplies the weights W by the state `h` and the input `x`, before LayerNorm. The result has width ``3 *
-        units``: the inputs of all reset gates, then of all candidates, then of all update gates.
+        """Multiplies the weights W by the state `h` and the input `x`, before LayerNorm. Returns ``[..., 3 * units]``:
+        the inputs of all reset gates, then of all candidates, then of all update gates.
         """
         if self.num_blocks == 1:
             return self.linear(jnp.concatenate([h, x], axis=-1))

@@ -286,8 +286,8 @@ def atoms() -> jax.Array:
 
 
 def mean_in_symlog(head: MLP, features: jax.Array) -> jax.Array:
-    """Computes the mean of a head's distribution over `atoms`, float32 ``[...]``, from features ``[..., F]`` of latent
-    states.
+    """Computes the mean of a head's distribution over `atoms` from features ``[..., F]`` of latent states. The result
+    float32 ``[...]`` is in symlog space; `symexp` converts it to a reward or value.
     """
 
     def mean(rows: jax.Array) -> jax.Array:

@@ -57,7 +57,9 @@ class DefaultIQLRLModule(DefaultSACRLModule, ValueFunctionAPI):
         }
 
     def _of_recorded(self, batch: dict[str, Any], prefix: str = "") -> list[jax.Array]:
-        """Q-values `[N]` of the recorded actions, one array for each critic. `prefix` selects the target networks."""
+        """Computes the Q-values `[N]` of the recorded actions, one array for each critic. The prefix ``"target_"``
+        selects the target networks, an empty `prefix` the online networks.
+        """
         actions, own = batch[Columns.ACTIONS], {Columns.OBS: batch[Columns.OBS]}
         if isinstance(self.action_space, gym.spaces.Discrete):
             return [q_learning.select(values, actions) for values in self._values(own, False, prefix)]
