@@ -261,7 +261,8 @@ def _stored_modules(
     present: Collection[str],
     state_of: Callable[[str], Mapping[str, Any]],
 ) -> tuple[dict[str, RLModuleSpec], dict[str, Any]]:
-    """Reads the policies of a checkpoint that are not in `present`: returns their specs and their settings, by id.
+    """Reads from a checkpoint the policies whose ids are not in `present`. Returns two dicts by policy id: their module
+    specs, and their settings.
 
     Args:
         stored: Checkpoint of an algorithm.
