@@ -87,7 +87,9 @@ class Evaluations(abc.ABC):
 
     @abc.abstractmethod
     def _begin(self) -> None:
-        """Begins an evaluation: calls the callbacks for its start, and counts evaluations in environments."""
+        """Begins an evaluation: calls the callbacks for its start. Also counts an evaluation in environments, because
+        its seeds depend on the count.
+        """
 
     @abc.abstractmethod
     def _hand_over(self) -> None:
@@ -117,7 +119,9 @@ class Evaluations(abc.ABC):
         return self._end(self._evaluate(is_training))
 
     def is_due(self, iteration: int) -> bool:
-        """Whether the iteration with this number (the first is 1) has an evaluation: every `interval` iterations."""
+        """Whether the iteration with this number (the first is 1) has an evaluation: every `interval` iterations, or
+        never without an interval.
+        """
         interval = self.interval
         return iteration % interval == 0 if interval else False
 
@@ -137,8 +141,8 @@ class Evaluations(abc.ABC):
         return self._concurrent
 
     def end_concurrent(self) -> bool:
-        """Ends a concurrent evaluation: stores its results in the attribute `last`, and calls the callbacks for its
-        end. Returns False if no evaluation ran during training, otherwise True.
+        """Completes a concurrent evaluation: calls the callbacks for its end, and stores its results in the attribute
+        `last`. Returns False if no evaluation ran during training, otherwise True.
         """
         if self._concurrent is None:
             return False
@@ -256,8 +260,8 @@ class OfflineEvaluations(Evaluations):
         return self._runs.group
 
     def use_config(self, config: AlgorithmConfig) -> None:
-        """Replaces the config of the evaluation. The new config may differ only in settings that compiled programs take
-        as arguments (traced settings), such as ``lr``. After `Algorithm.reset`, the seed may differ, too.
+        """Replaces the config of the evaluations. The new config may differ only in settings that compiled programs
+        take as arguments (traced settings), such as ``lr``. After `Algorithm.reset`, the seed may differ, too.
         """
         self._runs.use_config(config)
 

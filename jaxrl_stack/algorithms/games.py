@@ -145,7 +145,7 @@ def _trained_module(name: str, module_ids: Iterable[str], config: AlgorithmConfi
     trained = [mid for mid in acting if to_train is None or (not callable(to_train) and mid in to_train)]
     if len(trained) != 1:
         raise ValueError(
-            f"{name} has the modules {acting}, but a game needs only one. Choose one: "
+            f"{name} has the modules {acting}, and policies_to_train does not name exactly one of them. Choose one: "
             f"{choice.format((trained or acting)[0])}."
         )
     return trained[0]
@@ -155,8 +155,8 @@ def game_config(
     env: Any, env_config: Mapping[str, Any] | None, configs: Iterable[AlgorithmConfig | None]
 ) -> AlgorithmConfig | None:
     """Returns a config with the environment of a game. If algorithms of the players were trained in this environment,
-    this is the config of the first such algorithm, which also contains the preprocessors of observations. Otherwise it
-    is a new config.
+    returns the config of the first such algorithm, which also contains the preprocessors of observations. Otherwise
+    returns a new config.
 
     Args:
         env: The environment; None for the environment of the first algorithm.
@@ -408,8 +408,8 @@ class _Seat:
         return actions
 
     def rewarded(self, rewards: jax.Array) -> None:
-        """Adds the rewards of an environment step to the sum of the player's rewards since its last action. The
-        player's policy gets this sum with its next observation.
+        """Adds the rewards ``[B]`` of an environment step to the sum of the player's rewards since the player's last
+        action. The player's policy gets this sum with the next observation.
         """
         self._rewards += rewards
 

@@ -58,7 +58,7 @@ class Progress(NamedTuple):
 
 def is_prefilled(num_prefilled_steps: int, now: Progress, before: Progress) -> bool:
     """Whether the lifetime number of env steps has reached `num_prefilled_steps`, so that updates can begin. Also True
-    if the iteration has sampled nothing.
+    if the iteration has sampled no env steps.
 
     Args:
         num_prefilled_steps: The config's value.
@@ -183,8 +183,8 @@ def root_numbers(now: Progress, before: Progress, *, calls: int, seconds: float)
 def time_numbers(
     elapsed: float, compile_seconds: float, device_seconds: float, *, now: Progress, restored_at: Progress
 ) -> dict[str, Any]:
-    """Metrics of durations for an iteration's result: the iteration, its parts (compiling, device, host), the whole
-    run, and the time since the run began or was restored.
+    """Durations in seconds for an iteration's result: of the iteration, of its parts (compiling, device, host), of the
+    whole run, and since the run began or was restored. Also the number of iterations since then.
 
     Args:
         elapsed: Duration of the iteration, in seconds.

@@ -181,11 +181,11 @@ class Iteration:
         return self.now.num_env_steps - self.before.num_env_steps
 
     def seconds_per_env_step(self, num_envs: int) -> float:
-        """Wall time of the iteration's training in seconds, per `num_envs` env steps: one step of each of these
-        environments.
+        """Wall time, in seconds, in which each environment takes one step: the duration of the iteration's training,
+        divided by the number of steps that each of `num_envs` environments has taken (at least 1).
 
         Args:
-            num_envs: Environments that an EnvRunner steps together.
+            num_envs: Number of environments that an EnvRunner steps together.
         """
         return self.seconds / max(1, self.num_env_steps / num_envs)
 

@@ -122,8 +122,8 @@ def reason_to_stop(
 def closing_lines(
     reason: StopReason | None, statistics: RunStatistics, num_members: int, num_reached: int, num_diverged: int
 ) -> list[str]:
-    """Lines of text that `Population.learn` prints at its end. The number of env steps in `statistics` is the number of
-    a single member.
+    """Lines of text that `Population.learn` prints at its end. `statistics` counts the env steps of one member, not of
+    all members together.
     """
     speed, members = statistics.steps_per_second_overall, counted(num_members, "member")
     return [
@@ -177,8 +177,8 @@ def alone(config: AlgorithmConfig, results_dir: Path | None = None) -> Algorithm
 
 
 def told_apart_by(hue: str, runs: Sequence[Run], members: Sequence[Member]) -> list[Run]:
-    """Returns the runs with only two settings, `env` and the setting `hue`, so that labels in figures distinguish runs
-    by `hue`.
+    """Returns copies of the runs. Each copy contains only two settings, `env` and the setting `hue`, so that labels in
+    figures distinguish runs by `hue`.
 
     Raises:
         ValueError: If members do not differ in `hue`.

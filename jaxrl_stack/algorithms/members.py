@@ -59,8 +59,8 @@ class Member:
 
 
 def with_settings(config: AlgorithmConfig, settings: Mapping[str, Any]) -> AlgorithmConfig:
-    """Unfrozen copy of a config with new settings. The name ``"env_config/gravity"`` sets the entry "gravity" of
-    ``env_config``; all other names are settings of the config.
+    """Unfrozen copy of a config with new settings. Names that begin with ``"env_config/"`` set entries of
+    ``env_config``: ``"env_config/gravity"`` sets the entry "gravity". All other names are settings of the config.
     """
     own = config.copy(copy_frozen=False)
     of_env = {name.removeprefix(ENV_CONFIG): value for name, value in settings.items() if name.startswith(ENV_CONFIG)}
@@ -69,8 +69,8 @@ def with_settings(config: AlgorithmConfig, settings: Mapping[str, Any]) -> Algor
 
 
 def search_space(config: AlgorithmConfig) -> dict[str, Any]:
-    """Settings of a config whose values are search spaces, such as ``tune.grid_search([...])``: a dict from name to
-    search space. The name of an entry "gravity" in ``env_config`` is ``"env_config/gravity"``.
+    """Settings of a config whose values are search spaces, such as ``tune.grid_search([...])``: ``{name: search
+    space}``. Names of entries in ``env_config`` begin with ``"env_config/"``, such as ``"env_config/gravity"``.
     """
     found = {s.name: value for s, value in config.stored_settings() if s.name != "env" and is_search_space(value)}
     of_env = {f"{ENV_CONFIG}{name}": value for name, value in config.env_config.items() if is_search_space(value)}

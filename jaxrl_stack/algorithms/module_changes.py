@@ -145,8 +145,8 @@ def changed_modules(
 
 
 def _check_may_change(driver: Driver, called: str) -> None:
-    """Raises if the modules cannot be changed: the config has no named policies, the run never supports a change, or an
-    iteration or evaluation is running. See `changed_modules`.
+    """Raises if the modules cannot be changed: the config has no named policies, an iteration or evaluation is running,
+    or the driver of this run never supports changes. For the errors see `changed_modules`.
     """
     if not driver.config.is_multi_agent:
         raise RuntimeError(

@@ -321,7 +321,7 @@ class OffPolicyConfig(AlgorithmConfig):
     @property
     def replay_alpha(self) -> float:
         """Exponent `alpha` of priorities: the replay buffer draws steps with probabilities proportional to
-        ``priority**alpha``. 0 if it samples without priorities.
+        ``priority**alpha``. 0 if the replay buffer samples without priorities.
         """
         return float(self._replay_value("alpha")) if self.uses_priorities else 0.0
 
@@ -368,8 +368,9 @@ class OffPolicyConfig(AlgorithmConfig):
             )
 
     def _validate_updates(self) -> None:
-        """Raises if `num_epochs`, `minibatch_size` or `shuffle_batch_per_epoch` is set. They configure the passes over
-        an on-policy batch, but an update from replay is one gradient step on the whole replayed batch.
+        """Raises if `num_epochs` is not 1, or if `minibatch_size` or `shuffle_batch_per_epoch` is set. These settings
+        configure the passes over an on-policy batch, but an update from replay is one gradient step on the whole
+        replayed batch.
         """
         for name, without in (("num_epochs", 1), ("minibatch_size", None), ("shuffle_batch_per_epoch", False)):
             value = vars(self)[name]

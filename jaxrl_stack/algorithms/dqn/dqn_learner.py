@@ -126,7 +126,7 @@ class DQNLearner(TargetNetworkUpdates, Learner):
     def _discount_of_targets(self, config: TracedConfigView, batch: dict[str, Any]) -> dict[str, Any]:
         """Keyword arguments for `q_learning.n_step_targets` and `q_learning.categorical_targets` that set the discount
         after n steps to ``gamma ** n``. If the batch contains the environment's discounts (`Columns.DISCOUNT`), the
-        discount is ``gamma**n`` times the product of these discounts over the n steps.
+        discount after n steps is ``gamma ** n`` times the product of the environment's discounts over the n steps.
         """
         if Columns.DISCOUNT not in batch:
             return {"n_step": batch["n_step"], "gamma": config.gamma}

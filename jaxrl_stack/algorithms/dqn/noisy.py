@@ -62,8 +62,8 @@ class NoisyDense(Dense):
 
 
 def draw_noise(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Draws factorised noise ``f(e) = sign(e) sqrt(|e|)``, where ``e`` has a standard normal distribution: float32 of
-    the given shape.
+    """Draws float32 factorised noise of the given shape: ``f(e) = sign(e) sqrt(|e|)``, where ``e`` has a standard
+    normal distribution.
     """
     normal = jax.random.normal(key, shape, jnp.float32)
     return jnp.sign(normal) * jnp.sqrt(jnp.abs(normal))
@@ -89,8 +89,12 @@ class NoisyMLPHead(MLPHead):
         return [getattr(self, f"dense_{i}") for i in range(len(self.activations))]
 
     def __call__(self, x: jax.Array, noise: jax.Array | None = None) -> jax.Array:
-        """Applies all layers: float ``[..., latent]`` to ``[..., output_dim]``. The last axis of `noise` contains the
-        noise of one layer after the other; for the leading axes see `NoisyDense`.
+        """Applies all layers: float ``[..., latent]`` to ``[..., output_dim]``.
+
+        Args:
+            x: ``[..., latent]``.
+            noise: float32 ``[noise_dim]`` from `draw_noise` for all rows, or ``[..., noise_dim]`` for each row. The
+                last axis contains the noise of the layers in their order. None uses the means of the weights only.
         """
         if noise is None:
             return super().__call__(x)

@@ -189,8 +189,9 @@ class DreamerV3Config(OffPolicyConfig):
         return []
 
     def _default_env_to_module_connectors(self, observation_space: gym.Space, module_id: Any) -> list[ConnectorV2]:
-        """Returns the default env-to-module connectors. They equal the defaults of other algorithms, except for images
-        (Boxes of rank 2 or 3): images are not flattened, and images of another size are resized to 64 x 64 pixels.
+        """Returns the default env-to-module connectors. Images (Boxes of rank 2 or 3) are not flattened, and images of
+        another size are resized to 64 x 64 pixels. Observations without images get the default connectors of all
+        algorithms.
         """
         space = observation_space
         parts = list(space.spaces.values()) if isinstance(space, gym.spaces.Dict) else [space]
@@ -223,7 +224,7 @@ class DreamerV3Config(OffPolicyConfig):
         return networks_memory(self, nnx.eval_shape(lambda: spec.build(seed=0)))
 
     def differentiates_dreams(self, action_space: gym.Space | None) -> bool:
-        """Whether the actor's gradient flows through imagined rollouts; otherwise it is a REINFORCE gradient."""
+        """Whether the actor's gradient flows through imagined rollouts. If not, the actor uses a REINFORCE gradient."""
         if self.actor_gradient == "auto":
             return not isinstance(action_space, gym.spaces.Discrete)
         return self.actor_gradient == "dynamics"

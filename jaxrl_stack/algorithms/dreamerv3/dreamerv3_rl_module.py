@@ -30,8 +30,9 @@ MODULE_SETTINGS = ("model_size", "symlog_obs", "gru_blocks", "use_float16", "num
 
 
 class ReturnStatistic(nnx.Variable):
-    """Variable for the statistics of imagined returns that scale advantages: the moving average of a percentile, or the
-    flag that this average is known. The computation of the losses updates it.
+    """Variable for one entry of `ReturnRange`, the statistics of imagined returns with which the losses scale
+    advantages: the moving average of a percentile, or a flag that is True after the first returns. The computation of
+    the losses updates the variable.
     """
 
 
@@ -87,8 +88,8 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
 
     @property
     def returns(self) -> ReturnRange:
-        """Moving averages of two percentiles of imagined returns, which scale advantages. The computation of the losses
-        updates them.
+        """Moving averages of two percentiles of imagined returns. The losses scale advantages with these averages, and
+        update the averages.
         """
         return ReturnRange(self.return_low[...], self.return_high[...], self.return_is_known[...])
 
@@ -136,7 +137,7 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return self._act(batch, lambda policy, noise, key: policy.sample(None), draws=False)
 
     def _forward_exploration(self, batch: dict[str, Any], t: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Computes actions like `_forward_inference`, but samples them. In the first
+        """Computes actions like `_forward_inference`, but samples latent states and actions. In the first
         ``model_config["num_random_steps"]`` env steps of the run, actions are uniformly random.
         """
         high, low = t if t is not None and jnp.ndim(t) else (0, 0 if t is None else t)

@@ -96,9 +96,10 @@ def _imagined(module: DreamerV3RLModule, columns: dict[str, Any], given: int) ->
 
 
 def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> dict[str, Any]:
-    """Selects the `number` recorded sequences (windows) with the longest first episode. Its length is the number of
-    items (steps and final observations) from the start of the sequence to the end of the episode, or of the sequence.
-    Cuts all selected sequences to the shortest of these lengths: then each sequence contains items of one episode only.
+    """Selects the `number` recorded sequences (windows) with the longest first episode. The length of a first episode
+    is the number of items (steps and final observations) from the start of the sequence to the end of the episode, or
+    to the end of the sequence. Cuts all selected sequences to the shortest of these lengths: then each sequence
+    contains items of one episode only.
 
     Args:
         columns: Windows ``[M, T, ...]``.
@@ -115,8 +116,9 @@ def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> d
     if length < least:
         raise ValueError(
             f"windows={number}: imagine_video() and compare_with_replay() need {number} recorded sequences with at "
-            f"least {least} steps of one episode (given + 1). In a sample from the replay buffer, the shortest of the "
-            f"{number} longest has only {length}. Lower given= or windows=, or train until episodes are longer."
+            f"least {least} steps of one episode (given + 1). One of the {number} sequences with the most such steps "
+            f"in a sample from the replay buffer has only {length}. Lower given= or windows=, or train until episodes "
+            f"are longer."
         )
 
     def of(name: str, x: Any) -> Any:

@@ -118,15 +118,16 @@ class GRU(nnx.Module):
         self.norm = nnx.LayerNorm(3 * units, epsilon=EPSILON, dtype=dtype, rngs=rngs)
 
     def __call__(self, h: jax.Array, x: jax.Array) -> jax.Array:
-        """Computes the next state from the state `h` and the input `x`: float32 ``[..., units]``."""
+        """Computes the next state, float32 ``[..., units]``, from the state `h` and the input `x`."""
         gates = self.norm(self._gates(h, x)).astype(jnp.float32)
         reset, candidate, update = jnp.split(gates, 3, axis=-1)
         update = jax.nn.sigmoid(update - 1.0)
         return update * jnp.tanh(jax.nn.sigmoid(reset) * candidate) + (1.0 - update) * h
 
     def _gates(self, h: jax.Array, x: jax.Array) -> jax.Array:
-        """Multiplies the weights W by the state `h` and the input `x`, before LayerNorm. Returns ``[..., 3 * units]``:
-        the inputs of all reset gates, then of all candidates, then of all update gates.
+        """Computes ``W [h, x]``, ``[..., 3 * units]``: the product of the weights W with the concatenated state `h` and
+        input `x`, before LayerNorm. The product contains the inputs of all reset gates, then of all candidates, then of
+        all update gates.
         """
         if self.num_blocks == 1:
             return self.linear(jnp.concatenate([h, x], axis=-1))

@@ -148,7 +148,7 @@ class WorldModel(nnx.Module):
 
     def encode(self, normalised: dict[str, jax.Array]) -> jax.Array:
         """Encodes normalised observations: vectors by the vector encoder, images by the image encoder. Returns the
-        concatenated outputs of both, ``[..., E]``.
+        concatenated outputs of the encoders, ``[..., E]``.
         """
         encoded = []
         if self.encoder is not None:
@@ -263,8 +263,8 @@ class WorldModel(nnx.Module):
         return Observed(states, posterior, self._z_probs(self.prior(states.h)))
 
     def imagine_step(self, state: Latent, actions: jax.Array, noise: jax.Array | None) -> Latent:
-        """Advances the latent state by one step without an observation, with actions ``[..., A]``. The stochastic part
-        z is drawn from the prior with `noise` from the method `noise`; None takes the most likely z.
+        """Advances the latent state by one step without an observation, with actions ``[..., A]``. Draws the stochastic
+        part z from the prior with `noise`, a result of the method `noise`. If `noise` is None, takes the most likely z.
         """
         h = self.next_h(state, actions)
         return Latent(h, drawn(noise, self._z_probs(self.prior(h))))
@@ -286,8 +286,8 @@ def atoms() -> jax.Array:
 
 
 def mean_in_symlog(head: MLP, features: jax.Array) -> jax.Array:
-    """Computes the mean of a head's distribution over `atoms` from features ``[..., F]`` of latent states. The result
-    float32 ``[...]`` is in symlog space; `symexp` converts it to a reward or value.
+    """Computes the mean of a head's distribution over `atoms`, float32 ``[...]``, from features ``[..., F]`` of latent
+    states. The mean is in symlog space; `symexp` converts it to a reward or value.
     """
 
     def mean(rows: jax.Array) -> jax.Array:
@@ -305,8 +305,8 @@ def mode(probs: jax.Array) -> jax.Array:
 
 
 def drawn(noise: jax.Array | None, probs: jax.Array) -> jax.Array:
-    """Draws one-hot vectors float32 ``[..., K]`` from categorical distributions by `straight_through_sample`. Without
-    noise, returns the most likely classes (`mode`).
+    """Draws one-hot vectors float32 ``[..., K]`` from categorical distributions with K classes, by
+    `straight_through_sample`. If `noise` is None, returns the one-hot vectors of the most likely classes (`mode`).
     """
     return mode(probs) if noise is None else straight_through_sample(noise, probs)
 

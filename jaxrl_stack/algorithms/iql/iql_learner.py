@@ -1,5 +1,5 @@
-"""IQL's losses: expectile regression of state values on the Q-values of recorded actions, and behaviour cloning that
-weights recorded actions by their advantages.
+"""IQL's losses: expectile regression of state values on the Q-values of recorded actions, TD losses of the critics, and
+behaviour cloning that weights recorded actions by their advantages.
 """
 
 from __future__ import annotations

@@ -78,8 +78,8 @@ def _values_of_rows(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
 
 
 def _values_of_sequences(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
-    """Computes the values of `_values_of_rows` with a recurrent module: float32 ``[R]`` for R recorded rows. The
-    recurrent state is reset at the start of each episode, or part of an episode, in the data.
+    """Computes state values like `_values_of_rows`, but with a recurrent module: float32 ``[R]`` for R recorded rows.
+    The recurrent state is reset at the start of every recorded piece of an episode (a whole episode or a part).
 
     Rows are processed in sequences of `STEPS_PER_COLUMN` steps, which start from the initial state. The state is
     therefore also reset in the few pieces that continue in the next sequence.
