@@ -579,20 +579,22 @@ class FaultTolerantActorManager:
 
     def _check_not_awaited(self) -> None:
         """Checks the finished calls that ``foreach_actor(..., timeout_seconds=0)`` has sent without returning their
-        outcomes. Raises the first error of an actor's code, and records the calls of lost actors for `take_losses`.
+        outcomes. Raises the first error of an actor's code; later checks raise the others. Records the calls of lost
+        actors for `take_losses`.
         """
         if not self._not_awaited:
             return
         refs = list(self._not_awaited)
         ready, _ = self.backend.wait(refs, len(refs), 0.0, fetch=False)
-        outcomes = RemoteCallResults()
         for ref in ready:
-            if ref in self._not_awaited:
-                actor_id = self._not_awaited.pop(ref)
-                outcomes.add_result(actor_id, self._outcome(ref, actor_id))
-        self._unreported += [outcome for outcome in outcomes if outcome.is_ray_error]
-        for outcome in outcomes.ignore_ray_errors():
-            if not outcome.ok:
+            if ref not in self._not_awaited:
+                continue
+            actor_id = self._not_awaited.pop(ref)
+            outcome = self._outcome(ref, actor_id)
+            if outcome.is_ray_error:
+                self._unreported.append(CallResult(error=outcome.error, actor_id=actor_id))
+            elif not outcome.ok:
+                # The next check continues with the calls after this one.
                 raise outcome.get()
 
 
