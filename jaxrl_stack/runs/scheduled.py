@@ -44,7 +44,7 @@ def default_metric(config: AlgorithmConfig) -> str:
 
 
 class Trained(NamedTuple):
-    """Result of `train_scheduled`: the runs, and the copies of members that the scheduler made.
+    """Result of `train_scheduled`: the runs, and with population-based training the record of copied members.
 
     Attributes:
         series: The runs, in the order of the trials.
@@ -56,7 +56,8 @@ class Trained(NamedTuple):
 
 
 class Scores:
-    """Reader of the scores (``metric``) and times (``time_attr``) by which a scheduler compares a population's members.
+    """Reader of the numbers by which a scheduler compares the members of a population: scores (values of ``metric``)
+    and times (values of ``time_attr``).
 
     Args:
         population: The population.
@@ -86,8 +87,9 @@ class Scores:
         return self._population.iteration % self._interval == 0
 
     def times(self) -> list[tuple[float, bool]]:
-        """Pairs ``(time, has_scores)`` of the iterations so far: the value of the scheduler's ``time_attr``, and
-        whether the iteration has scores.
+        """List of pairs ``(time, has_scores)``, one for each iteration so far: the largest ``time_attr`` of a member,
+        and whether members have scores in this iteration. Scores of evaluations exist only in iterations with
+        evaluations.
         """
         history = self._population.history
         if not len(history):
@@ -101,8 +103,8 @@ class Scores:
         return float(np.nanmax(self._last(self._schedule.time_attr)))
 
     def decidable_times(self) -> list[float]:
-        """Times of the iterations after which a scheduler can decide, because every member that still trained had a
-        score.
+        """Times of the iterations after which a scheduler can decide, because all members had scores. Members that
+        ended before the iteration, or diverged in it, need no score.
         """
         history, times = self._population.history, self.times()
         if not times:
@@ -338,7 +340,7 @@ def deciding(decider: Exploiter | Halver | None, wave: Wave) -> Callable[[str], 
 
 
 def _written(run: Run, asked_for: Path) -> Run:
-    """Writes a run's files into a free folder and returns the run with that folder."""
+    """Writes a run's files into a folder without another run. Returns a copy of the run with this folder."""
     path = free_directory(asked_for)
     write_run(run, path)
     return dataclasses.replace(run, folder=path)
@@ -465,7 +467,7 @@ class Exploiter:
             self.lineage.write(self._path)
 
     def _is_valid(self, name: str, value: Any) -> bool:
-        """Whether the config of the runs accepts a new value of a setting."""
+        """Whether the config of the population is valid with a new value of one setting."""
         try:
             self._base.with_settings({name: value}).validate()
         except (TypeError, ValueError):

@@ -23,7 +23,7 @@ Statistic = Callable[..., np.ndarray]
 
 
 def mean_score(scores: np.ndarray) -> np.ndarray:
-    """Mean over tasks of the mean of each task's runs.
+    """Mean over tasks of each task's mean score over its runs.
 
     Args:
         scores: ``float64[..., runs, tasks]``.
@@ -35,7 +35,7 @@ def mean_score(scores: np.ndarray) -> np.ndarray:
 
 
 def median_score(scores: np.ndarray) -> np.ndarray:
-    """Median over tasks of the mean of each task's runs.
+    """Median over tasks of each task's mean score over its runs.
 
     Args:
         scores: ``float64[..., runs, tasks]``.
@@ -47,7 +47,7 @@ def median_score(scores: np.ndarray) -> np.ndarray:
 
 
 def iqm_score(scores: np.ndarray) -> np.ndarray:
-    """Interquartile mean of all runs of all tasks together: the 25 % trimmed mean.
+    """Interquartile mean (25 % trimmed mean) of the scores of all runs of all tasks together.
 
     Args:
         scores: ``float64[..., runs, tasks]``. A quarter of the runs × tasks, rounded down, is left out at each end.

@@ -69,7 +69,7 @@ def is_sampled(values: Any) -> bool:
 
 
 def _grid(name: str, values: Any, where: str) -> list[Any]:
-    """Lists the values of a setting in a grid.
+    """Converts the values of a setting, a sequence or ``tune.grid_search([...])``, to a list.
 
     Raises:
         ValueError: If there are no values, or one occurs twice.
@@ -113,8 +113,8 @@ def finite_ends(space: Any) -> list[Any]:
 
 
 def example_values(space: Any) -> list[Any]:
-    """Values that test whether a setting accepts its whole search space: the choices, or values next to the finite
-    bounds; [] without either.
+    """Values for validating a setting over its whole search space: all choices, or a value at or just inside each
+    finite bound. [] if the space has neither choices nor finite bounds.
     """
     categories = getattr(space, "categories", None)
     if categories is not None:

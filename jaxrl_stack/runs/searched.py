@@ -1,5 +1,5 @@
-"""Sweep with a searcher that suggests settings in waves. A budget ends the search; the best settings are then trained
-with more seeds.
+"""Sweep in which a searcher suggests combinations of settings, a wave of several combinations at a time. If the sweep
+has a budget, the budget ends the search, and the best combinations are then trained again with new seeds.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Search:
 
 
 class Trained(NamedTuple):
-    """Runs that were trained with combinations of settings, and which run belongs to which combination.
+    """Runs that were trained with combinations of settings, and the combination and seed of each run.
 
     Attributes:
         series: The runs.
@@ -88,7 +88,7 @@ class Trained(NamedTuple):
     members: list[tuple[int, int]]
 
     def runs_of(self, place: int) -> list[Run]:
-        """Returns the runs of one combination of settings."""
+        """Returns the runs that were trained with the combination at index `place` of `combinations`."""
         return [run for run, (own, _) in zip(self.series.runs, self.members, strict=True) if own == place]
 
 
@@ -213,7 +213,8 @@ def _has_score(run: Run, search: Search) -> bool:
 
 
 def _require_scores(trained: Trained, search: Search) -> None:
-    """Raises ValueError if some runs have not diverged, but none of these runs has a finite value of the metric.
+    """Checks that at least one of the runs that have not diverged has a finite value of the searcher's metric. If all
+    runs have diverged, checks nothing.
 
     Raises:
         ValueError: Names the metric.
@@ -280,7 +281,9 @@ class Trainer:
             self.wave_size = min(self.wave_size, search.num_samples)
 
     def base(self, name: str) -> AlgorithmConfig:
-        """Returns a copy of the sweep's config for runs that write to the subfolder `name` of the sweep's folder."""
+        """Returns a copy of the sweep's config. If the config has a ``results_dir``, the copy has the subfolder `name`
+        of this folder as ``results_dir``.
+        """
         directory = self._search.config.results_dir
         own = self._search.config.copy(copy_frozen=False)
         return own if directory is None else own.reporting(results_dir=str(Path(directory, name)))
@@ -301,7 +304,9 @@ class Trainer:
         return float(min(lengths, default=0.0))
 
     def _end_of_runs(self) -> StopCriteria:
-        """Stop criteria of the runs: the goal, and `max_t` of successive halving if runs end there."""
+        """Stop criteria of the runs: the goal of the sweep. If successive halving has ``stop_last_trials=True``, a run
+        also ends when it reaches `max_t`.
+        """
         until, halving = self._search.until, self._search.halving
         return StopCriteria(until) if halving is None else halving.with_end(until)
 
@@ -405,11 +410,11 @@ class Trainer:
         return True
 
     def _started(self, trials: Sequence[Trial]) -> Population:
-        """Builds a population whose members are the given runs, or restarts the existing population with them; at most
-        as many runs as fit into memory.
+        """Returns a population whose members are the given runs: the existing population after a restart, or a new one.
+        If memory is too small for all runs, the members are only the first runs, as many as fit.
 
-        It is built for the largest wave so far, also if that wave was trained by an earlier call: the arrays of a
-        program have the same shapes then, and sums the same order.
+        The population is built for the largest wave so far, also if an earlier call trained that wave: then the arrays
+        of a program have the same shapes, and sums have the same order.
         """
         base, members = trials[0].base, [trial.member for trial in trials[: self._limit]]
         if self._population is None or len(members) > self._num_built:
@@ -618,7 +623,7 @@ class Record:
 
     @property
     def spent(self) -> float:
-        """Part of the budget that the search has used, earlier calls included: seconds or env steps."""
+        """Amount that the search has used of its budget, in this call and earlier ones: seconds or env steps."""
         budget = self._search.budget
         assert budget is not None
         if not budget.is_seconds:

@@ -90,7 +90,7 @@ class RandomSearch:
 def prepared(
     searcher: Any, space: Mapping[str, Any], default: str, where: str, other: Objective | None = None
 ) -> Objective:
-    """Passes the search space to a searcher, and returns its objective.
+    """Passes the search space, the metric and the mode to a searcher. Returns metric and mode as an `Objective`.
 
     Args:
         searcher: Object with Ray Tune's `Searcher` interface.

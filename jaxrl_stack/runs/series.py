@@ -148,7 +148,7 @@ def chosen_seeds(seeds: int | Iterable[int], where: str) -> list[int]:
         raise ValueError(f"{where}(seeds={seeds!r}): must be a number of seeds, or a list of integers: seeds=[0, 1].")
     chosen = [int(seed) for seed in listed] if isinstance(seeds, Iterable) else list(range(int(seeds)))
     if not chosen:
-        raise ValueError(f"{where}(seeds={seeds!r}): must be at least one.")
+        raise ValueError(f"{where}(seeds={seeds!r}): must be at least one seed. Set seeds=3, or a list: seeds=[0, 1].")
     if len(set(chosen)) < len(chosen):
         raise ValueError(f"{where}(seeds={seeds!r}): contains a seed twice. Leave one of them out.")
     return chosen
@@ -275,7 +275,9 @@ def train_all(
 def _together(
     trials: Sequence[Trial], groups: Sequence[Sequence[int]], until: Until, folder: SeriesFolder, *, progress: bool
 ) -> Series:
-    """Trains groups of planned runs, each as one population."""
+    """Trains groups of planned runs. The runs of a group train as members of one population; if memory is short, in
+    several waves.
+    """
     runs = folder.finished()
     defaults: Mapping[str, Any] = known_defaults(trials[0])
     for group in groups:
@@ -404,7 +406,7 @@ def known_defaults(trial: Trial) -> Mapping[str, Any]:
 def _interrupted(
     trials: Sequence[Trial], runs: Mapping[int, Run], defaults: Mapping[str, Any], *, is_one_program: bool
 ) -> Series:
-    """Returns the series of the runs that were finished before Ctrl-C, and prints their number.
+    """Prints the number of runs that were finished before Ctrl-C, and returns a `Series` of these runs.
 
     Raises:
         KeyboardInterrupt: If none was finished.
@@ -430,7 +432,9 @@ def series_of(
 
 
 def _groups(configs: Sequence[Any], are_alike: Callable[[Any, Any], bool]) -> list[list[int]]:
-    """Groups the indices of configs that are alike according to `are_alike`."""
+    """Divides configs into groups, and returns the indices of each group's configs. A config joins the first group for
+    which ``are_alike(config, first config of the group)`` is True.
+    """
     groups: list[list[int]] = []
     for place, config in enumerate(configs):
         group = next((group for group in groups if are_alike(config, configs[group[0]])), None)

@@ -207,8 +207,8 @@ class Wave:
             self._note()
 
     def save_if_due(self, reason: str) -> None:
-        """Saves a checkpoint of the wave (runs trained together), if the last one is old, or if Ctrl-C ends training.
-        Call it after each iteration.
+        """Saves a checkpoint of the wave (runs trained together) if ``checkpoint_seconds`` have passed since the
+        previous checkpoint, or if Ctrl-C ends training. Call it after each iteration.
 
         Args:
             reason: Reason why training ends, in words. Empty if it continues.
@@ -301,7 +301,7 @@ def without_addresses(content: Any) -> Any:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replaces a JSON file atomically."""
+    """Writes `content` to a JSON file. Replaces an existing file atomically: readers never see a partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Several processes may write the same file at the same time.
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")

@@ -23,7 +23,7 @@ _MANY_ITERATIONS = 10_000
 
 
 class StopError(ValueError):
-    """Invalid stop criterion. The message names the criterion and how to correct it."""
+    """Error for an invalid stop criterion. The message names the criterion and the remedy."""
 
 
 class StopReason(str):
@@ -43,7 +43,7 @@ class StopReason(str):
 
 @dataclasses.dataclass(frozen=True)
 class Plateau:
-    """Stop criterion that ends a run without improvement.
+    """Stop criterion that ends a run if a metric has not improved for `patience`, in env steps or another unit `x`.
 
     Args:
         patience: Length of a run without improvement before it ends, in units of `x`.
@@ -75,7 +75,7 @@ class Plateau:
 
     @classmethod
     def of(cls, value: Any) -> Plateau | None:
-        """Converts a dict of arguments to a `Plateau`; returns a `Plateau` or None unchanged.
+        """Builds a `Plateau` from a dict of its arguments; returns a `Plateau` or None unchanged.
 
         Raises:
             StopError: If it is neither, or an argument is unknown or missing.
@@ -213,7 +213,9 @@ class StopCriteria:
 
     @property
     def paths(self) -> list[str] | None:
-        """Paths of all metrics that `reached` reads; None if a criterion is a function, which may read any."""
+        """Paths of all metrics that `reached` reads; None if a criterion is a function, because the function may
+        read any metric.
+        """
         return None if self.function is not None else [*self.targets, *self._paths_of_plateau()]
 
     def _paths_of_plateau(self) -> list[str]:
@@ -239,7 +241,9 @@ class StopCriteria:
         return StopReason(f"{plateau}, since {self._best[0]:g}", is_goal=False)
 
     def _check(self, result: Mapping[str, Any], targets: Mapping[str, Any]) -> StopReason | None:
-        """Returns a sentence about the first reached target, or None; raises if a metric is not a number."""
+        """Returns a sentence about the first target that the result reaches, or None if it reaches none. Raises
+        StopError if a metric is missing or not a number.
+        """
         reached = None
         for path, target in targets.items():
             try:
@@ -304,5 +308,5 @@ class StopCriteria:
 
 
 def is_steady(path: str) -> bool:
-    """Whether a number of the result grows in every iteration regardless of learning, as counts of steps do."""
+    """Whether the metric at `path` grows in every iteration regardless of learning, as counts of env steps do."""
     return path in ("training_iteration", "time_total_s") or path.endswith("_lifetime")

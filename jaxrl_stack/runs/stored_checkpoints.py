@@ -203,7 +203,9 @@ class StoredCheckpoints:
             self._pending = _Pending(Path(path), iteration, seconds, self._mark(iteration), self._course)
 
     def _complete(self) -> None:
-        """Waits for the checkpoint that is being written, then removes checkpoints that the settings do not keep."""
+        """Waits for the checkpoint that is being written. Then removes checkpoints that `num_to_keep` and
+        `max_bytes` do not keep, or that a restore has removed from the run's history.
+        """
         if self._pending is None:
             return
         pending, self._pending = self._pending, None
@@ -223,7 +225,7 @@ class StoredCheckpoints:
     # --------------------------------------------------------------------------------------------------- removing
 
     def _remove_others(self) -> None:
-        """Removes all checkpoints that the settings do not keep."""
+        """Removes all checkpoints that the arguments `num_to_keep` and `max_bytes` do not keep."""
         if self._num_to_keep == "sparse":
             self._remove(self._kept.keys() - sparse({own.number: i for i, own in self._kept.items()}))
         elif isinstance(self._num_to_keep, int):

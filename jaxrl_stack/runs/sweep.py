@@ -96,8 +96,8 @@ class Sweep(Series):
 
     def rows(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> list[SweepRow]:
         """Final performance of each combination of settings that has at least one finished seed: one `SweepRow` each,
-        best first. The best returns of a search are partly luck, so rows of `confirmation` (the best combinations,
-        trained again with new seeds) come before all others.
+        best first. The rows of `confirmation` (the best combinations of a search, trained again with new seeds) come
+        before all others, because the returns of the search itself are partly luck.
 
         Seeds without a value of `key` are ignored. Combinations without any value have NaN and come last among
         their kind (confirmed or searched).
@@ -421,7 +421,7 @@ def _searched(
     schedule: Schedule | None,
     **how: Any,
 ) -> Sweep:
-    """Performs `run_sweep` with a searcher or a budget."""
+    """Trains the runs of a sweep for `run_sweep` if ``search_alg`` or ``budget`` is set."""
     where = "run_sweep"
     check_num_samples(num_samples, where)
     if isinstance(schedule, PBT):
@@ -481,7 +481,7 @@ def _scheduled(
     progress: bool,
     one_program: bool,
 ) -> Sweep:
-    """Performs `run_sweep` with a scheduler."""
+    """Trains the runs of a sweep for `run_sweep` if ``scheduler`` is set, but neither ``search_alg`` nor ``budget``."""
     where = "run_sweep"
     if callable(until):
         raise ValueError(_needs_a_number(until))

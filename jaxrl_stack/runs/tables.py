@@ -40,7 +40,7 @@ def check_format(name: str) -> None:
 def formatted_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], format: str, notes: Sequence[str] = ()
 ) -> str:
-    """Formats a table as text, Markdown, HTML or LaTeX, with notes below.
+    """Formats a table as text, Markdown, HTML or LaTeX, and adds `notes` as lines below the table.
 
     Args:
         header: Names of the columns.

@@ -46,7 +46,7 @@ class StoredCheckpoint:
         return self.metadata.get("num_commands")
 
     def state(self) -> dict[str, Any]:
-        """Reads the training state, and checks its arrays.
+        """Reads the training state from the checkpoint, and checks that no weight is NaN.
 
         Raises:
             ValueError: If the checkpoint is damaged, or weights are NaN.
@@ -89,7 +89,7 @@ def stored_checkpoints(
 
 @dataclasses.dataclass(frozen=True)
 class RecordedIteration:
-    """Recorded iteration: a row of the run's table.
+    """Recorded iteration of a run, and its place in the run's table of metrics, which has a row for each iteration.
 
     Attributes:
         iteration: Number of the iteration, from 1.
@@ -137,7 +137,7 @@ class BaseTimeline(abc.ABC, Generic[RecordedT]):
 
     @property
     def first_repeatable(self) -> int:
-        """Number of the first iteration that a replay can begin with."""
+        """Number of the first iteration that a replay (recomputation of recorded iterations) can begin with."""
         return self.first + 1
 
     def recorded(self, iteration: int) -> RecordedT:
@@ -162,7 +162,7 @@ class BaseTimeline(abc.ABC, Generic[RecordedT]):
 
     @abc.abstractmethod
     def num_commands_before(self, iteration: int) -> int:
-        """Number of commands (recorded method calls) before an iteration began."""
+        """Number of commands (recorded method calls) that the run or population executed before an iteration."""
 
     @abc.abstractmethod
     def commands_at(self, checkpoint: StoredCheckpoint) -> int:

@@ -148,7 +148,7 @@ class _EventFile:
         self._append(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Adds the scalars of one step to the TensorBoard event file."""
+        """Adds scalars to the TensorBoard event file, all at position `step` on the x-axis."""
         values = [self._summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
         self._append(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
 
