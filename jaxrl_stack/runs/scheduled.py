@@ -44,7 +44,7 @@ def default_metric(config: AlgorithmConfig) -> str:
 
 
 class Trained(NamedTuple):
-    """Result of `train_scheduled`: the runs, and with population-based training the record of copied members.
+    """Result of `train_scheduled`: the runs and, with population-based training, the record of copies of members.
 
     Attributes:
         series: The runs, in the order of the trials.
@@ -56,8 +56,8 @@ class Trained(NamedTuple):
 
 
 class Scores:
-    """Reader of the numbers by which a scheduler compares the members of a population: scores (values of ``metric``)
-    and times (values of ``time_attr``).
+    """Reader of the numbers on which a scheduler bases its decisions about the members of a population: the members'
+    scores (values of ``metric``), and the times of iterations (values of ``time_attr``).
 
     Args:
         population: The population.
@@ -81,15 +81,15 @@ class Scores:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last iteration has a score for every member; False if scores come from evaluations and the
-        iteration had none.
+        """Whether the last iteration can have scores: False if scores come from evaluations and the iteration had no
+        evaluation, else True. The score of a member may still be NaN, for example before an episode has ended.
         """
         return self._population.iteration % self._interval == 0
 
     def times(self) -> list[tuple[float, bool]]:
-        """List of pairs ``(time, has_scores)``, one for each iteration so far: the largest ``time_attr`` of a member,
-        and whether members have scores in this iteration. Scores of evaluations exist only in iterations with
-        evaluations.
+        """Lists a pair ``(time, has_scores)`` for each iteration so far. `time` is the value of the scheduler's
+        ``time_attr`` after the iteration, the largest of all members. `has_scores` is False if scores come from
+        evaluations and the iteration had no evaluation, else True.
         """
         history = self._population.history
         if not len(history):
@@ -103,8 +103,8 @@ class Scores:
         return float(np.nanmax(self._last(self._schedule.time_attr)))
 
     def decidable_times(self) -> list[float]:
-        """Times of the iterations after which a scheduler can decide, because all members had scores. Members that
-        ended before the iteration, or diverged in it, need no score.
+        """Lists the times (see `times`) of the iterations after which a scheduler can decide. In these iterations,
+        every member has a score, except members that ended before the iteration or diverged in it.
         """
         history, times = self._population.history, self.times()
         if not times:
@@ -340,7 +340,9 @@ def deciding(decider: Exploiter | Halver | None, wave: Wave) -> Callable[[str], 
 
 
 def _written(run: Run, asked_for: Path) -> Run:
-    """Writes a run's files into a folder without another run. Returns a copy of the run with this folder."""
+    """Writes a run's files into the folder `asked_for`. If `asked_for` contains another run, writes them into
+    ``<asked_for>_2``, and so on. Returns a copy of the run whose `folder` is the folder with the files.
+    """
     path = free_directory(asked_for)
     write_run(run, path)
     return dataclasses.replace(run, folder=path)

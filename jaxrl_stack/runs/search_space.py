@@ -69,10 +69,11 @@ def is_sampled(values: Any) -> bool:
 
 
 def _grid(name: str, values: Any, where: str) -> list[Any]:
-    """Converts the values of a setting, a sequence or ``tune.grid_search([...])``, to a list.
+    """Converts the values of a setting to a list. The values are a list, tuple, range, NumPy array or
+    ``tune.grid_search([...])``.
 
     Raises:
-        ValueError: If there are no values, or one occurs twice.
+        ValueError: If the values have another form, there are none, or one occurs twice; or if the setting is ``seed``.
     """
     if name == "seed":
         raise ValueError(f"{where}: 'seed' cannot be in the space. Pass seeds for all combinations: seeds=[0, 1, 2].")

@@ -1,5 +1,6 @@
-"""Sweep in which a searcher suggests combinations of settings, a wave of several combinations at a time. If the sweep
-has a budget, the budget ends the search, and the best combinations are then trained again with new seeds.
+"""Sweep in which a searcher suggests combinations of settings in waves: all combinations of a wave are trained before
+the searcher suggests the next wave. The search ends if the searcher has no more suggestions, or if the number of
+samples or the budget is reached. If the sweep has a budget, it then trains the best combinations again with new seeds.
 """
 
 from __future__ import annotations
@@ -217,7 +218,7 @@ def _require_scores(trained: Trained, search: Search) -> None:
     runs have diverged, checks nothing.
 
     Raises:
-        ValueError: Names the metric.
+        ValueError: If none of these runs has such a value; the message names the metric.
     """
     runs = [run for run in trained.series.runs if not run.has_diverged]
     if not runs or any(_has_score(run, search) for run in runs):
@@ -281,8 +282,8 @@ class Trainer:
             self.wave_size = min(self.wave_size, search.num_samples)
 
     def base(self, name: str) -> AlgorithmConfig:
-        """Returns a copy of the sweep's config. If the config has a ``results_dir``, the copy has the subfolder `name`
-        of this folder as ``results_dir``.
+        """Returns a copy of the sweep's config for a part of the runs, such as a wave. If the sweep has a
+        ``results_dir``, the copy's ``results_dir`` is the subfolder `name` of this folder.
         """
         directory = self._search.config.results_dir
         own = self._search.config.copy(copy_frozen=False)
@@ -305,7 +306,7 @@ class Trainer:
 
     def _end_of_runs(self) -> StopCriteria:
         """Stop criteria of the runs: the goal of the sweep. If successive halving has ``stop_last_trials=True``, a run
-        also ends when it reaches `max_t`.
+        also ends at the time ``max_t`` of `Halving`.
         """
         until, halving = self._search.until, self._search.halving
         return StopCriteria(until) if halving is None else halving.with_end(until)
@@ -413,8 +414,9 @@ class Trainer:
         """Returns a population whose members are the given runs: the existing population after a restart, or a new one.
         If memory is too small for all runs, the members are only the first runs, as many as fit.
 
-        The population is built for the largest wave so far, also if an earlier call trained that wave: then the arrays
-        of a program have the same shapes, and sums have the same order.
+        A new population is built for the largest wave so far, also if an earlier call of `run_sweep` trained that wave.
+        Thus, arrays have the same shapes, and sums the same order, as without an interruption. Exception: if the
+        population cannot restart with the given runs, a new one is built for these runs only.
         """
         base, members = trials[0].base, [trial.member for trial in trials[: self._limit]]
         if self._population is None or len(members) > self._num_built:

@@ -275,8 +275,8 @@ def train_all(
 def _together(
     trials: Sequence[Trial], groups: Sequence[Sequence[int]], until: Until, folder: SeriesFolder, *, progress: bool
 ) -> Series:
-    """Trains groups of planned runs. The runs of a group train as members of one population; if memory is short, in
-    several waves.
+    """Trains groups of planned runs, one group after the other. The runs of a group are members of one population. If
+    they do not all fit into memory, parts of the group are trained one after the other.
     """
     runs = folder.finished()
     defaults: Mapping[str, Any] = known_defaults(trials[0])
@@ -433,7 +433,7 @@ def series_of(
 
 def _groups(configs: Sequence[Any], are_alike: Callable[[Any, Any], bool]) -> list[list[int]]:
     """Divides configs into groups, and returns the indices of each group's configs. A config joins the first group for
-    which ``are_alike(config, first config of the group)`` is True.
+    which ``are_alike(config, first config of the group)`` is True, or else begins a new group.
     """
     groups: list[list[int]] = []
     for place, config in enumerate(configs):

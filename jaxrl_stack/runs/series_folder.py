@@ -207,8 +207,9 @@ class Wave:
             self._note()
 
     def save_if_due(self, reason: str) -> None:
-        """Saves a checkpoint of the wave (runs trained together) if ``checkpoint_seconds`` have passed since the
-        previous checkpoint, or if Ctrl-C ends training. Call it after each iteration.
+        """Saves a checkpoint of the wave (runs trained together) in two cases: training continues and
+        ``checkpoint_seconds`` have passed since the previous checkpoint or the start of the wave; or Ctrl-C ends
+        training. Call it after each iteration.
 
         Args:
             reason: Reason why training ends, in words. Empty if it continues.

@@ -43,7 +43,7 @@ class StopReason(str):
 
 @dataclasses.dataclass(frozen=True)
 class Plateau:
-    """Stop criterion that ends a run if a metric has not improved for `patience`, in env steps or another unit `x`.
+    """Stop criterion that ends a run if a metric has not improved for `patience` units of `x`, by default env steps.
 
     Args:
         patience: Length of a run without improvement before it ends, in units of `x`.
@@ -78,7 +78,7 @@ class Plateau:
         """Builds a `Plateau` from a dict of its arguments; returns a `Plateau` or None unchanged.
 
         Raises:
-            StopError: If it is neither, or an argument is unknown or missing.
+            StopError: If `value` is none of these, or an argument is unknown, missing or invalid.
         """
         if value is None or isinstance(value, cls):
             return value

@@ -203,8 +203,12 @@ class StoredCheckpoints:
             self._pending = _Pending(Path(path), iteration, seconds, self._mark(iteration), self._course)
 
     def _complete(self) -> None:
-        """Waits for the checkpoint that is being written. Then removes checkpoints that `num_to_keep` and
-        `max_bytes` do not keep, or that a restore has removed from the run's history.
+        """Waits until the checkpoint that is being written is complete. Then removes two kinds of checkpoints:
+        checkpoints that `num_to_keep` and `max_bytes` do not keep, and checkpoints of iterations that a restore before
+        this save has removed from the run's history. If the save has failed, removes nothing.
+
+        Raises:
+            OSError: If the checkpoint cannot be written, unless another call has already raised this error.
         """
         if self._pending is None:
             return

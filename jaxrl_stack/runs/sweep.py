@@ -97,7 +97,7 @@ class Sweep(Series):
     def rows(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> list[SweepRow]:
         """Final performance of each combination of settings that has at least one finished seed: one `SweepRow` each,
         best first. The rows of `confirmation` (the best combinations of a search, trained again with new seeds) come
-        before all others, because the returns of the search itself are partly luck.
+        before all others, because the best results of the search itself are partly luck.
 
         Seeds without a value of `key` are ignored. Combinations without any value have NaN and come last among
         their kind (confirmed or searched).

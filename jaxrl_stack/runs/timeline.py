@@ -46,7 +46,8 @@ class StoredCheckpoint:
         return self.metadata.get("num_commands")
 
     def state(self) -> dict[str, Any]:
-        """Reads the training state from the checkpoint, and checks that no weight is NaN.
+        """Reads the training state from the checkpoint. Checks that its arrays are undamaged, and that modules and
+        optimizers contain no NaN.
 
         Raises:
             ValueError: If the checkpoint is damaged, or weights are NaN.
@@ -89,7 +90,7 @@ def stored_checkpoints(
 
 @dataclasses.dataclass(frozen=True)
 class RecordedIteration:
-    """Recorded iteration of a run, and its place in the run's table of metrics, which has a row for each iteration.
+    """Iteration that a run has recorded as a row of the run's table of metrics.
 
     Attributes:
         iteration: Number of the iteration, from 1.

@@ -86,7 +86,9 @@ def _package(name: str) -> Any:
 
 
 def check_installed(loggers: Mapping[str, Any]) -> None:
-    """Raises ImportError for the first tracker whose package is not installed. Called before the first iteration."""
+    """Raises ImportError for the first tracker whose package is not installed. Called when an algorithm is built,
+    before its environments and modules.
+    """
     for name in loggers:
         if importlib.util.find_spec(name) is None:
             _package(name)
