@@ -99,7 +99,7 @@ def _bytes(array: Any, where: _ColumnRows) -> np.ndarray:
     odd = next((i for i, value in enumerate(values) if len(value) != len(values[0])), None)
     if odd is not None:
         raise where.error(
-            f"the row has {len(values[odd]):,} bytes, but the rows before it {len(values[0]):,}: write arrays of "
+            f"the row has {len(values[odd]):,} bytes, but the rows before it have {len(values[0]):,}; write arrays of "
             "equal shape",
             odd,
         )
@@ -112,7 +112,7 @@ _IMAGES = {"PNG": b"\x89PNG", "JPEG": b"\xff\xd8\xff", "WebP": b"RIFF", "GIF": b
 
 def _below(array: Any) -> tuple[int, ...]:
     """Returns the shape of one element of each row's list in an Arrow column of nested lists: ``(3,)`` if each row is a
-    list ``[L, 3]``. Only inner lists of fixed size count.
+    list ``[L, 3]``. The shape ends before the first inner list type without a fixed size.
     """
     kind, shape = array.type.value_type, []
     while pa.types.is_fixed_size_list(kind):
@@ -127,7 +127,8 @@ def _lists(array: Any, where: _ColumnRows) -> np.ndarray:
     odd = np.flatnonzero(lengths != length)
     if len(odd):
         raise where.error(
-            f"the list has {lengths[odd[0]]:,} entries, the one before it {length:,}; write lists of equal length",
+            f"the list has {lengths[odd[0]]:,} entries, but the lists before it have {length:,}; write lists of equal "
+            "length",
             int(odd[0]),
         )
     values = array.flatten()

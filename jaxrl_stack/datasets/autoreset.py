@@ -97,7 +97,7 @@ def _check_truncated(rows: Rows, source: np.ndarray, row_of: RowOf) -> None:
     path, row = row_of(int(source[truncated[int(np.argmax(odd))]]))
     raise BadDataError(
         "The step is truncated, but its next observation is the first observation of another episode. Write "
-        "infos['final_obs'] instead. Or, if rows are consecutive steps, set "
+        "infos['final_obs'] as the step's next observation. Or, if rows are consecutive steps, set "
         "offline_data(input_read_schema={'new_obs': ''}) to read the next observation from the following row.",
         path=path,
         row=row,
@@ -105,8 +105,8 @@ def _check_truncated(rows: Rows, source: np.ndarray, row_of: RowOf) -> None:
 
 
 def _tells_states_apart(obs: Any) -> bool:
-    """Whether an observation probably identifies the environment's state: observations are floats, and more than half
-    of those in a sample are distinct.
+    """Whether an observation probably identifies the environment's state: all observations are floats, and more than
+    half of the first `_SAMPLE` observations are distinct.
     """
     leaves = tree_leaves(obs)
     if any(leaf.dtype.kind != "f" for leaf in leaves):

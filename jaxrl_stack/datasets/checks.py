@@ -278,7 +278,7 @@ def _converted(part: Any, array: Any, name: str, file_rows: FileRows) -> np.ndar
 
 
 def _shown(array: np.ndarray, odd: np.ndarray) -> str:
-    """Returns the first value of an array that is marked as invalid (`odd`), as text of at most 60 characters."""
+    """Returns an array's first row for which `odd` is True (invalid value), as text of at most 60 characters."""
     text = repr(array[int(np.argmax(odd))].tolist())
     return text if len(text) <= 60 else f"{text[:59]}…"
 

@@ -39,7 +39,7 @@ def order_of(
     file: np.ndarray,
     continues: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
 ) -> RowOrder:
-    """Finds the rows of each episode of a table, in order of time, although rows of several episodes may be mixed.
+    """Returns the permutation that sorts a table's rows by episode and time. Rows of several episodes may be mixed.
 
     If no step number of an id occurs twice, the rows with this id are one episode, in the order of `t`. If a step
     number occurs twice, several episodes have the id: each file has separate episodes, and within a file an episode
@@ -86,7 +86,9 @@ def _is_ordered(ids: np.ndarray, t: np.ndarray | None, file: np.ndarray) -> bool
 
 
 def _by_step(ids: np.ndarray, t: np.ndarray, ended: np.ndarray, file: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sorts rows by episode id and step number; also returns which rows begin an episode."""
+    """Returns the row indices that sort rows by episode id and step number, int ``[N]``, and a mask of the sorted rows
+    that begin an episode, bool ``[N]``.
+    """
     position = np.arange(len(ids))
     reused = _with_repetition(ids, t)[ids]
     # Ids that are used again are those of their files, unless an episode continues in the next one.
@@ -126,8 +128,8 @@ def _by_position(
     file: np.ndarray,
     continues: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sorts a table's rows by episode id, and keeps the table's order of rows with the same id; also returns which rows
-    begin an episode.
+    """Returns the row indices that sort rows by episode id, int ``[N]``, and a mask of the sorted rows that begin an
+    episode, bool ``[N]``. Rows with the same id keep their order.
     """
     rows = np.argsort(ids, kind="stable")
     starts = np.ones(len(rows), bool)

@@ -37,8 +37,8 @@ def episode_of_pieces(ids: Sequence[str], begin: np.ndarray, end: np.ndarray, en
 
 
 def _linked(pieces: Sequence[int], begin: np.ndarray, end: np.ndarray, ended: np.ndarray) -> list[tuple[int, int]]:
-    """Returns pairs ``(chunk index, index of the first chunk of the same episode)`` for chunks with equal episode id.
-    Several episodes may have this id.
+    """Assigns chunks with the same episode id to episodes; several episodes may have this id. Returns a pair ``(chunk
+    index, lowest chunk index of its episode)`` for each of these chunks.
     """
     found: list[tuple[int, int]] = []
     open_: list[tuple[int, int]] = []  # last and first piece of episodes that have not ended

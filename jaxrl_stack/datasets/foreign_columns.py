@@ -94,7 +94,7 @@ class ForeignColumns:
 
     @classmethod
     def of(cls, there: Sequence[str], options: ReadOptions, path: str) -> ForeignColumns:
-        """Finds the columns of a file by their names.
+        """Creates the mapping from this package's columns to the names of the columns in a file.
 
         Args:
             there: Names in the file.
@@ -124,7 +124,7 @@ class ForeignColumns:
             missing = [c for c in options.columns if c not in extras and c not in names]
             if missing:
                 raise BadDataError(
-                    f"The columns {missing} are missing; there are {list(there)}. Add them, or set input_ to data "
+                    f"The columns {missing} are missing; the file has {list(there)}. Add them, or set input_ to data "
                     "with these columns.",
                     path=path,
                 )
@@ -171,8 +171,8 @@ class ForeignColumns:
         return next((column for column, own in self.names.items() if name in tree_leaves(own)), name)
 
     def assembled(self, values: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """Builds ``{column: pytree of [N, ...]}`` with this package's column names from arrays by their names in the
-        file. Leaves out columns of which an array is missing (None).
+        """Builds ``{column: pytree of [N, ...]}`` from `values`, the arrays by name in the file; the keys of the result
+        are this package's column names. Leaves out columns of which an array is missing (None).
         """
         out = {}
         for column, name in self.wanted.items():
@@ -262,8 +262,8 @@ def _check_needed(names: Mapping[str, Any], schema: Mapping[str, str], there: Se
     missing = [column for column in (Columns.OBS, Columns.ACTIONS) if column not in names]
     if missing:
         raise BadDataError(
-            f"The columns {[schema.get(column, column) for column in missing]} are missing; there are "
-            f"{sorted(there)}. Name them in offline_data(input_read_schema={{{missing[0]!r}: ...}}), or join columns "
-            f"of single numbers: table[{missing[0]!r}] = table[['x', 'y']].values.tolist() in pandas.",
+            f"The columns {[schema.get(column, column) for column in missing]} are missing; the file has "
+            f"{sorted(there)}. Set their names: offline_data(input_read_schema={{{missing[0]!r}: ...}}), or join "
+            f"columns of single numbers: table[{missing[0]!r}] = table[['x', 'y']].values.tolist() in pandas.",
             path=path,
         )

@@ -29,8 +29,8 @@ SEVERAL_AGENTS = (
     "agents as separate episodes, to files."
 )
 _TIME_MAJOR = (
-    "Rows need one axis: of arrays [time, environment, ...] write x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), and the "
-    "environment's number as env_id."
+    "Rows need one axis. For arrays [time, environment, ...], write x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), and "
+    "write the environment's number as the column env_id."
 )
 
 
@@ -104,8 +104,8 @@ def piece_of(
 
 
 def bytes_per_row(values: Mapping[str, Any], columns: Sequence[str]) -> float:
-    """Estimates the memory in bytes of the given columns for all rows in `values`, including the extra rows for final
-    observations.
+    """Estimates the total bytes that the given columns of a table's rows (`values`) will need in memory, including
+    extra rows for final observations.
 
     Args:
         values: As in `ForeignTable`, of some rows.
@@ -188,7 +188,7 @@ def _plain_columns(values: Mapping[str, Any], columns: ForeignColumns, path: str
         if odd:
             called, number = columns.called(name), math.prod(odd[0])
             has_last = name == Columns.OBS and number == rows + 1
-            remedy = f"x[:-1] as {called}, and x[1:] as new_obs" if has_last else f"{rows:,} of them"
+            remedy = f"x[:-1] as {called}, and x[1:] as new_obs" if has_last else f"{rows:,} entries"
             raise BadDataError(
                 f"The column {called} has {number:,} entries, and there are {rows:,} steps: write {remedy}.", path=path
             )
@@ -274,8 +274,9 @@ def _flag(values: Mapping[str, Any], name: str, columns: ForeignColumns, path: s
 
 
 def _next_observations(table: ForeignTable, obs: Any, flags: Mapping[str, np.ndarray], columns: ForeignColumns) -> Any:
-    """Returns the observations after each step; None if the table has none. Observations after terminal steps are never
-    used in computations.
+    """Returns the next observation of each step; None if the table has no next observations. A terminal step without a
+    next observation gets the step's observation, because observations after terminal steps are never used in
+    computations.
     """
     next_obs = table.values.get(Columns.NEXT_OBS)
     if next_obs is None:
@@ -317,7 +318,9 @@ def _filled(array: np.ndarray, other: np.ndarray, where: np.ndarray) -> np.ndarr
 def _in_order(
     table: ForeignTable, plain: Mapping[str, Any], next_obs: Any, columns: ForeignColumns
 ) -> tuple[Rows, np.ndarray]:
-    """Sorts a table's steps by episode; also returns the row number in the table of each sorted step."""
+    """Sorts a table's steps by episode. Returns the sorted steps, and the table row of each sorted step, int ``[N]``.
+    Without episode ids, the steps keep their order.
+    """
     number = len(plain[Columns.TERMINATEDS])
     t = _step_numbers(table, columns, number)
     ids, name_of = _episode_ids(table, columns)

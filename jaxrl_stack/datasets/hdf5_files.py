@@ -72,7 +72,8 @@ def _d3rlpy_reader(filesystem: Any, path: str, file: Any, options: ReadOptions, 
     for column in ("observations", "actions", "rewards"):
         if f"{column}_0" not in file and f"{column}_0_0" in file:
             raise BadDataError(
-                f"The {column} are tuples of arrays. Write an array per part, {column}_0 and so on, to an npz file.",
+                f"The {column} are tuples of arrays. Write each tuple element as an array, {column}_0 and so on, to an "
+                "npz file.",
                 path=path,
             )
         own = _dataset(file, f"{column}_0", path)
@@ -200,7 +201,8 @@ def _check_ends(columns: Mapping[str, Any], name: str, path: str) -> None:
     if ends[:-1].any():
         row = int(np.argmax(ends))
         raise BadDataError(
-            f"{name} ends in step {row:,}, but has further steps. Write the steps of each episode as a separate group.",
+            f"The episode {name} ends in step {row:,}, but has further steps. Write the steps of each episode as a "
+            "separate group.",
             path=path,
         )
 
@@ -238,12 +240,15 @@ def _dataset(file: Any, name: str, path: str) -> Any:
 def _content(dataset: Any, name: str, path: str) -> np.ndarray:
     kind = dataset.dtype
     if kind.kind not in "biuf":
-        what = "images that are encoded; write them with jpeg_encoding=False" if kind.hasobject else "write numbers"
-        raise BadDataError(f"{name} has dtype {kind}: {what}.", path=path)
+        what = (
+            "If it contains encoded images, write them with jpeg_encoding=False" if kind.hasobject else "Write numbers"
+        )
+        raise BadDataError(f"The array {name} has dtype {kind}, but only numbers can be read. {what}.", path=path)
     size, stored = dataset.size * kind.itemsize, dataset.id.get_storage_size()
     if size > stored * (_MAX_RATIO if dataset.chunks else 1):
         raise BadDataError(
-            f"{name} needs {size:,} bytes, but {stored:,} are stored: the file is damaged. Write it again.", path=path
+            f"The array {name} needs {size:,} bytes, but {stored:,} are stored: the file is damaged. Write it again.",
+            path=path,
         )
     return np.asarray(dataset[()])
 
@@ -303,7 +308,7 @@ def _space(described: Any) -> gym.Space | None:
     if own is None:
         return None
     if num_described_entries(own) > MAX_SPACE_ELEMENTS:
-        raise ValueError(f"a space of the data set has more than {MAX_SPACE_ELEMENTS:,} entries")
+        raise ValueError(f"the arrays of a space of the data set have more than {MAX_SPACE_ELEMENTS:,} entries")
     match own["type"]:
         case "Box":
             low, high = (np.array(own[name], own["dtype"]) for name in ("low", "high"))

@@ -41,7 +41,7 @@ class ItemForm:
 
     @property
     def rows_per_item(self) -> int:
-        """Number of steps in each element of a minibatch: 1, or the sequence length including burn-in."""
+        """Number of steps in each element of a minibatch: 1, or the length of a sequence with its burn-in steps."""
         return self.length or 1
 
     @property

@@ -32,14 +32,14 @@ def filesystem_of(filesystem: Any, kwargs: Mapping[str, Any] | None = None, *, s
     if isinstance(filesystem, str):
         if filesystem not in _STORES:
             raise ValueError(
-                f"{setting}={filesystem!r} must be one of {', '.join(map(repr, _STORES))}, or an object of pyarrow or "
-                "fsspec."
+                f"{setting}={filesystem!r} must be one of {', '.join(map(repr, _STORES))}, or a file system object of "
+                "pyarrow or fsspec."
             )
         return getattr(fs, _STORES[filesystem])(**(kwargs or {}))
     if not hasattr(filesystem, "protocol"):
         raise ValueError(
-            f"{setting}={filesystem!r} is no file system of pyarrow or fsspec. Give an object of one of these, or one "
-            f"of {', '.join(map(repr, _STORES))}."
+            f"{setting}={filesystem!r} must be one of {', '.join(map(repr, _STORES))}, or a file system object of "
+            "pyarrow or fsspec."
         )
     return fs.PyFileSystem(fs.FSSpecHandler(filesystem))
 
@@ -98,7 +98,8 @@ def resolved(path: str | os.PathLike[str], filesystem: Any = None) -> tuple[Any,
 
 
 def files_at(path: str | os.PathLike[str], filesystem: Any, suffixes: tuple[str, ...]) -> tuple[Any, list[str]]:
-    """Returns the files at a path, glob or folder (recursively), sorted by name with numbers by value.
+    """Returns the files at a path or glob, or in a folder and its subfolders. Files are sorted by name, and numbers in
+    names are compared by value.
 
     Names that begin with a dot or "_" are left out, and in folders and globs those without one of the suffixes.
 
@@ -147,7 +148,7 @@ def is_empty_folder(path: str | os.PathLike[str], filesystem: Any) -> bool:
 
 
 def _type_of(path: str | os.PathLike[str], filesystem: Any) -> tuple[Any, Any, str]:
-    """Returns ``(file type, file system, path)``; the type of a glob is None."""
+    """Returns ``(file type, file system, path)`` for a path or URI; the file type is None for a glob."""
     if re.search(r"[*?\[]", os.fspath(path)):
         return None, filesystem, os.fspath(path)
     found_on, place = resolved(path, filesystem)

@@ -56,8 +56,8 @@ class Dataset(TableView):
         return _sum(piece.num_steps for piece in self.pieces)
 
     def read(self, piece: PieceRef) -> Steps:
-        """Reads the steps of one part of the data set (row group or file). The last row is not a step; it contains the
-        final observation.
+        """Reads the steps of one part of the data set (row group or file). Each episode chunk in the result ends with
+        an extra row, which is not a step and contains the last observation.
 
         Raises:
             BadDataError: The file is damaged, or is not what the options say; names file and row.
@@ -153,8 +153,8 @@ def has_json_batches(inputs: Inputs, options: ReadOptions) -> bool:
 
 
 def _readable(filesystem: Any, name: str, there: Sequence[str]) -> list[str]:
-    """Selects the files at a path whose format is supported; logs once that other files with steps, or incomplete
-    files, are skipped.
+    """Selects the files at a path whose format is supported. If other files with steps, or incomplete files, are
+    skipped, logs a notice about them (each notice only once per process).
 
     A file that is named is read, or refused with what is wrong.
     """
@@ -224,8 +224,8 @@ def _named(inputs: Inputs) -> tuple[list[str], list[float] | None]:
 
 
 def _differs(known: Any, own: Any, name: str, options: ReadOptions) -> str | None:
-    """Describes how a file's space differs from the expected space. Returns None if they agree, or if the file contains
-    module inputs, whose space is the module's.
+    """Describes how a file's space differs from the expected space (`known`). Returns None if the spaces agree, or if
+    the file's observations are module inputs: their space is the module's observation space.
     """
     differs = difference(known, own)
     is_input = name == "observation_space" and options.inputs is not None

@@ -191,8 +191,8 @@ class _SizesUnpickler(_Unpickler):
 
 
 def _arrays(value: Any, left: list[int], depth: int) -> Any:
-    """Converts the nested result of the unpickler to arrays; raises ValueError if the result has too many values or is
-    nested too deeply. ``left[0]`` is the number of values still allowed, decreased in place.
+    """Converts the nested result of the unpickler to arrays. Raises ValueError if the result has too many values or is
+    nested too deeply. ``left[0]``, the remaining number of allowed values, is decreased in place.
     """
     left[0] -= 1
     if left[0] < 0 or depth > _MAX_DEPTH:
@@ -266,8 +266,8 @@ class _Template:
         return None
 
     def array_of(self, data: bytes) -> np.ndarray | None:
-        """Decodes the array in a pickle that differs from this template pickle only in the numbers; returns None for
-        other pickles.
+        """Decodes the array in a pickle. Returns None if the pickle differs from the template in more than the array's
+        numbers.
         """
         stop = len(data) - len(self.after)
         content = data[len(self.before) : stop]

@@ -76,8 +76,8 @@ class Leaf:
         """Converts an Arrow column to an array ``[N, *shape]``, as a view if possible."""
         if column.type != self.arrow_type:
             raise BadDataError(
-                f"{self.name} has type {column.type}, but the metadata says {self.arrow_type}: the file is damaged. "
-                "Record it again.",
+                f"The column {self.name} has type {column.type}, but the metadata says {self.arrow_type}: the file is "
+                "damaged. Record it again.",
                 path=path,
             )
         return numbers_of(column, path=path, name=self.name, first_row=first_row).reshape(-1, *self.shape)
@@ -142,15 +142,16 @@ class StepFormat:
         return pa.table(arrays).replace_schema_metadata({METADATA_KEY: self.metadata(info)})
 
     def metadata(self, info: DatasetInfo) -> bytes:
-        """Returns the metadata of a file of recorded steps as JSON: format version, description of the data, and
-        columns.
+        """Returns the metadata of a file of recorded steps as bytes of JSON: format version, description of the data,
+        and columns.
         """
         described = {name: _to_json(structure) for name, structure in self.columns.items()}
         return json.dumps({"format": FORMAT, "about": info.to_json(), "columns": described}).encode()
 
     @classmethod
     def read(cls, metadata: bytes, path: str) -> tuple[StepFormat, DatasetInfo]:
-        """Creates the column layout and the `DatasetInfo` of a file from its metadata, a result of `metadata`.
+        """Creates the column layout and the `DatasetInfo` of a file from the JSON bytes that `StepFormat.metadata`
+        returned.
 
         Raises:
             BadDataError: It is damaged, or of a later version.
@@ -165,7 +166,9 @@ class StepFormat:
             return cls(columns), DatasetInfo.from_json(found["about"])
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise BadDataError(
-                f"The file's metadata is damaged or from a newer version: {error}. Record it again.", path=path
+                f"The file's metadata is damaged or from another version of jaxrl_stack: {error}. Record the file "
+                "again.",
+                path=path,
             ) from error
 
     def only(self, names: Iterable[str]) -> StepFormat:
@@ -174,8 +177,8 @@ class StepFormat:
 
     @property
     def file_columns(self) -> list[str]:
-        """Names of the file's columns to read: the columns of this layout, episode ids, step numbers, and flags of rows
-        with a final observation.
+        """Names of the columns to read from a file with this layout: episode ids, step numbers, flags of rows with a
+        final observation, and all arrays of the layout except empty arrays.
         """
         return [Columns.EPS_ID, Columns.T, IS_FINAL, *(leaf.name for leaf in self.leaves if leaf.size)]
 
@@ -251,7 +254,9 @@ def _infos(column: pa.ChunkedArray, path: str, first_row: int) -> np.ndarray:
             found[row] = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
             raise BadDataError(
-                f"{Columns.INFOS} is no JSON: {error}. Record the file again.", path=path, row=first_row + row
+                f"The value of {Columns.INFOS} is not JSON: {error}. Record the file again.",
+                path=path,
+                row=first_row + row,
             ) from error
     return found
 

@@ -11,8 +11,8 @@ from jaxrl_stack.utils.action_masks import ACTION_MASK, OBSERVATIONS, mask_key_i
 
 
 def without_extra_keys(recorded: Any, space: Any) -> Any:
-    """Drops recorded observation keys that the module does not use. If the observations contain an action mask, this
-    applies to the keys inside of "observations".
+    """Drops recorded observation keys that the module does not use. If recorded and module observations both contain an
+    action mask, drops only keys inside of "observations".
 
     Args:
         recorded: Mapping of arrays, or of anything else, by key; or the Dict space of the recorded observations.

@@ -183,7 +183,7 @@ def state_of_piece(steps: Steps, spaces: tuple[gym.Space | None, gym.Space | Non
 
 
 def packed_state(state: Mapping[str, Any]) -> bytes:
-    """Packs an episode's state as RLlib does."""
+    """Packs an episode's state to msgpack bytes, as RLlib does."""
     msgpack = optional_import("msgpack", purpose="An RLlib episode", install="jaxrl-stack[offline]")
     return msgpack.packb(dict(state), default=_described)
 

@@ -76,7 +76,8 @@ class RLlibWriter:
         return sum(table.num_rows for table in self._waiting)
 
     def add(self, steps: Steps) -> None:
-        """Adds recorded steps to the writer's buffer, and writes buffered steps to a file when there are enough.
+        """Adds recorded steps to the writer's buffer. If the buffer then contains enough rows for a row group, writes
+        buffered rows to a file.
 
         Raises:
             TypeError: If RLlib's form cannot hold them.

@@ -91,7 +91,7 @@ class TableReader:
         return piece_of(self._table(parts), self._columns, self._options, self.info)
 
     def _table(self, parts: Sequence[FilePart], *, limit: int | None = None) -> ForeignTable:
-        """Reads row groups or whole files as one table, with at most `limit` rows of each."""
+        """Reads row groups or whole files as one table; reads at most `limit` rows from each row group or file."""
         tables = [self._read(part, limit) for part in parts]
         offsets = np.cumsum([0, *(table.num_rows for table in tables)])
 
@@ -242,8 +242,8 @@ def _check_rows_are_steps(arrays: Sequence[pa.ChunkedArray], name: str, path: st
 
 
 def _spread(array: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """Returns zeros ``[N, ...]`` with the rows of `array` written at the entries where `where`, bool
-    ``[N]``, is True.
+    """Returns an array ``[N, ...]`` that contains the rows of `array` at the indices where the mask `where`, bool
+    ``[N]``, is True, and zeros at all other indices.
     """
     found = np.zeros((len(where), *array.shape[1:]), array.dtype)
     found[where] = array

@@ -149,7 +149,7 @@ def joined(rows: Rows, *, zero_final: bool = False) -> tuple[Steps, np.ndarray]:
 
 
 def _made(columns: Any, is_final: np.ndarray, number: np.ndarray, t: np.ndarray, ids: list[str]) -> Steps:
-    """Creates the `Steps` object, without ids of episodes that have no row left."""
+    """Creates the `Steps` object. Drops the ids of episodes without rows, and numbers the other episodes from 0."""
     used, episode = np.unique(number, return_inverse=True)
     return Steps(columns, is_final, episode.astype(np.int32), t, [ids[i] for i in used.tolist()])
 

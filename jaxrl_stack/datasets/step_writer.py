@@ -89,7 +89,8 @@ class StepWriter:
         return sum(steps.num_rows for steps in self._waiting)
 
     def add(self, steps: Steps) -> None:
-        """Adds recorded steps to the writer's buffer, and writes buffered steps to a file when there are enough.
+        """Adds recorded steps to the writer's buffer. If the buffer then contains enough rows for a row group, writes
+        buffered rows to a file.
 
         Raises:
             ValueError: If they have other columns, shapes or dtypes than those before them.
@@ -156,8 +157,8 @@ class StepWriter:
 
 
 def _by_path(compression: str | Mapping[str, str], schema: pa.Schema) -> Any:
-    """Returns the compression codec of each column, ``{path in the Parquet file: codec}``; a codec for all columns is
-    returned unchanged.
+    """Returns the compression codec of each column, ``{path in the Parquet file: codec}``. If `compression` is one
+    codec for all columns, returns this codec.
     """
     if isinstance(compression, str):
         return compression
