@@ -112,7 +112,7 @@ _IMAGES = {"PNG": b"\x89PNG", "JPEG": b"\xff\xd8\xff", "WebP": b"RIFF", "GIF": b
 
 def _below(array: Any) -> tuple[int, ...]:
     """Returns the shape of one element of each row's list in an Arrow column of nested lists: ``(3,)`` if each row is a
-    list ``[L, 3]``. The shape ends before the first inner list type without a fixed size.
+    list ``[L, 3]``. If an inner list type has no fixed size, the shape ends before it.
     """
     kind, shape = array.type.value_type, []
     while pa.types.is_fixed_size_list(kind):

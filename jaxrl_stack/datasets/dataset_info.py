@@ -77,7 +77,10 @@ class DatasetInfo:
         for name in ("observation_space", "action_space"):
             described = fields.get(name)
             if num_described_entries(described) > MAX_SPACE_ELEMENTS:
-                raise ValueError(f"the arrays of the data set's {name} have more than {MAX_SPACE_ELEMENTS:,} entries")
+                raise ValueError(
+                    f"the arrays of the data set's {name} have more than {MAX_SPACE_ELEMENTS:,} entries in total, "
+                    "which is the limit"
+                )
             try:
                 own[name] = space_from_dict(described)
             except (AssertionError, AttributeError, KeyError, OverflowError, RecursionError, TypeError) as error:

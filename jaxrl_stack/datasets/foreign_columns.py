@@ -124,8 +124,8 @@ class ForeignColumns:
             missing = [c for c in options.columns if c not in extras and c not in names]
             if missing:
                 raise BadDataError(
-                    f"The columns {missing} are missing; the file has {list(there)}. Add them, or set input_ to data "
-                    "with these columns.",
+                    f"The columns {missing} are missing; the file has the columns {list(there)}. Add the missing "
+                    "columns, or set input_ to data that contains them.",
                     path=path,
                 )
             extras = [name for name in extras if name in options.columns]
@@ -171,8 +171,9 @@ class ForeignColumns:
         return next((column for column, own in self.names.items() if name in tree_leaves(own)), name)
 
     def assembled(self, values: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """Builds ``{column: pytree of [N, ...]}`` from `values`, the arrays by name in the file; the keys of the result
-        are this package's column names. Leaves out columns of which an array is missing (None).
+        """Builds ``{column: pytree of [N, ...]}`` from `values`, the arrays by name in the file. The keys of the result
+        are this package's column names; other module outputs keep their names in the file. Leaves out columns of which
+        an array is missing (None).
         """
         out = {}
         for column, name in self.wanted.items():
@@ -262,8 +263,9 @@ def _check_needed(names: Mapping[str, Any], schema: Mapping[str, str], there: Se
     missing = [column for column in (Columns.OBS, Columns.ACTIONS) if column not in names]
     if missing:
         raise BadDataError(
-            f"The columns {[schema.get(column, column) for column in missing]} are missing; the file has "
-            f"{sorted(there)}. Set their names: offline_data(input_read_schema={{{missing[0]!r}: ...}}), or join "
-            f"columns of single numbers: table[{missing[0]!r}] = table[['x', 'y']].values.tolist() in pandas.",
+            f"The columns {[schema.get(column, column) for column in missing]} are missing; the file has the columns "
+            f"{sorted(there)}. Set which of these to read instead: offline_data(input_read_schema={{{missing[0]!r}: "
+            f"...}}), or join columns of single numbers in pandas: table[{missing[0]!r}] = table[['x', "
+            "'y']].values.tolist().",
             path=path,
         )

@@ -29,8 +29,8 @@ SEVERAL_AGENTS = (
     "agents as separate episodes, to files."
 )
 _TIME_MAJOR = (
-    "Rows need one axis. For arrays [time, environment, ...], write x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), and "
-    "write the environment's number as the column env_id."
+    "It must have one axis, with one number per step. For arrays [time, environment, ...], write "
+    "x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), and a column env_id with the environment's number for each step."
 )
 
 
@@ -318,8 +318,8 @@ def _filled(array: np.ndarray, other: np.ndarray, where: np.ndarray) -> np.ndarr
 def _in_order(
     table: ForeignTable, plain: Mapping[str, Any], next_obs: Any, columns: ForeignColumns
 ) -> tuple[Rows, np.ndarray]:
-    """Sorts a table's steps by episode. Returns the sorted steps, and the table row of each sorted step, int ``[N]``.
-    Without episode ids, the steps keep their order.
+    """Sorts a table's steps by episode. Returns the sorted steps, and the index that each sorted step has in the
+    table, int ``[N]``. Without episode ids, the steps keep their order.
     """
     number = len(plain[Columns.TERMINATEDS])
     t = _step_numbers(table, columns, number)

@@ -72,8 +72,8 @@ def _d3rlpy_reader(filesystem: Any, path: str, file: Any, options: ReadOptions, 
     for column in ("observations", "actions", "rewards"):
         if f"{column}_0" not in file and f"{column}_0_0" in file:
             raise BadDataError(
-                f"The {column} are tuples of arrays. Write each tuple element as an array, {column}_0 and so on, to an "
-                "npz file.",
+                f"The {column} are tuples of arrays. For each tuple element, write one array with the steps of all "
+                f"episodes to an npz file: {column}_0 and so on.",
                 path=path,
             )
         own = _dataset(file, f"{column}_0", path)
@@ -201,8 +201,8 @@ def _check_ends(columns: Mapping[str, Any], name: str, path: str) -> None:
     if ends[:-1].any():
         row = int(np.argmax(ends))
         raise BadDataError(
-            f"The episode {name} ends in step {row:,}, but has further steps. Write the steps of each episode as a "
-            "separate group.",
+            f"The episode {name} ends in step {row:,}, but has further steps. Write the steps of each episode to a "
+            "separate HDF5 group.",
             path=path,
         )
 
@@ -241,7 +241,9 @@ def _content(dataset: Any, name: str, path: str) -> np.ndarray:
     kind = dataset.dtype
     if kind.kind not in "biuf":
         what = (
-            "If it contains encoded images, write them with jpeg_encoding=False" if kind.hasobject else "Write numbers"
+            "Write numbers, not texts or encoded images (for Minari images: DataCollector(env, jpeg_encoding=False))"
+            if kind.hasobject
+            else "Write numbers"
         )
         raise BadDataError(f"The array {name} has dtype {kind}, but only numbers can be read. {what}.", path=path)
     size, stored = dataset.size * kind.itemsize, dataset.id.get_storage_size()
@@ -308,7 +310,10 @@ def _space(described: Any) -> gym.Space | None:
     if own is None:
         return None
     if num_described_entries(own) > MAX_SPACE_ELEMENTS:
-        raise ValueError(f"the arrays of a space of the data set have more than {MAX_SPACE_ELEMENTS:,} entries")
+        raise ValueError(
+            f"the arrays of one of the data set's spaces have more than {MAX_SPACE_ELEMENTS:,} entries in total, which "
+            "is the limit"
+        )
     match own["type"]:
         case "Box":
             low, high = (np.array(own[name], own["dtype"]) for name in ("low", "high"))

@@ -153,8 +153,8 @@ def has_json_batches(inputs: Inputs, options: ReadOptions) -> bool:
 
 
 def _readable(filesystem: Any, name: str, there: Sequence[str]) -> list[str]:
-    """Selects the files at a path whose format is supported. If other files with steps, or incomplete files, are
-    skipped, logs a notice about them (each notice only once per process).
+    """Selects the files at a path whose format is supported. If such files exist, but other files with steps or
+    incomplete files are skipped, logs a notice about the skipped files (with `notice_once`: not repeated).
 
     A file that is named is read, or refused with what is wrong.
     """
@@ -225,7 +225,8 @@ def _named(inputs: Inputs) -> tuple[list[str], list[float] | None]:
 
 def _differs(known: Any, own: Any, name: str, options: ReadOptions) -> str | None:
     """Describes how a file's space differs from the expected space (`known`). Returns None if the spaces agree, or if
-    the file's observations are module inputs: their space is the module's observation space.
+    the file's observation space is the module's: then the file contains observations that connectors have already
+    converted to module inputs.
     """
     differs = difference(known, own)
     is_input = name == "observation_space" and options.inputs is not None

@@ -154,7 +154,7 @@ class StepFormat:
         returned.
 
         Raises:
-            BadDataError: It is damaged, or of a later version.
+            BadDataError: The metadata is damaged, or its format version differs from `FORMAT`.
         """
         try:
             found = json.loads(metadata)
@@ -167,7 +167,7 @@ class StepFormat:
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise BadDataError(
                 f"The file's metadata is damaged or from another version of jaxrl_stack: {error}. Record the file "
-                "again.",
+                "again, or install the jaxrl_stack version that wrote it.",
                 path=path,
             ) from error
 
@@ -178,7 +178,7 @@ class StepFormat:
     @property
     def file_columns(self) -> list[str]:
         """Names of the columns to read from a file with this layout: episode ids, step numbers, flags of rows with a
-        final observation, and all arrays of the layout except empty arrays.
+        final observation, and all arrays of the layout that have entries.
         """
         return [Columns.EPS_ID, Columns.T, IS_FINAL, *(leaf.name for leaf in self.leaves if leaf.size)]
 
