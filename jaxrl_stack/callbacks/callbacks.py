@@ -226,7 +226,7 @@ class RLlibCallback:
         rl_module: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Called after the reset: the episode has its first observation.
+        """Called after the reset of the environment, when the episode contains its first observation.
 
         Args:
             episode: The episode.

@@ -62,7 +62,8 @@ class CallbackList:
 
     @classmethod
     def from_config(cls, config: Any) -> CallbackList:
-        """Creates a CallbackList from a config: new instances of its callback classes, and its functions.
+        """Creates a CallbackList from a config: new instances of the config's callback classes, and the functions that
+        the config has for hooks.
 
         Args:
             config: An AlgorithmConfig; ``callbacks_class`` and ``callbacks_<hook>`` are read.
@@ -71,7 +72,7 @@ class CallbackList:
         return cls([make() for make in classes], {name: getattr(config, f"callbacks_{name}") for name in HOOKS})
 
     def call(self, name: str, **kwargs: Any) -> None:
-        """Calls a hook of all callbacks.
+        """Calls one hook of all callback objects, then the functions that the config has for this hook.
 
         Args:
             name: Name of the hook.
@@ -107,7 +108,7 @@ class CallbackList:
         )
 
     def overrides(self, *names: str) -> bool:
-        """Whether any callback object overrides one of these hooks, or the config has a function for one of them."""
+        """Whether a callback object overrides one of the hooks `names`, or the config has a function for one."""
         for name in names:
             _check_name(name)
         return any(self._calls[name] for name in names)
@@ -157,7 +158,8 @@ def make_callback(
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> None:
-    """Calls a hook of the callback objects, then the functions for this hook, each in order.
+    """Calls the hook `callback_name`: first as a method of each callback object, then each function in
+    `callbacks_functions`, in the given order.
 
     Args:
         callback_name: Name of the hook.
@@ -202,8 +204,8 @@ def _check_name(name: str) -> None:
 
 
 def _check_arguments(label: str, function: Callable[..., Any], names: Sequence[str]) -> None:
-    """Raises TypeError if a hook cannot be called with its arguments `names`. The check comes before training, so that
-    the error does not appear only at the end of the first episode.
+    """Raises TypeError if `function`, a hook, cannot be called with the keyword arguments `names`. A CallbackList runs
+    this check before training, so that the error does not appear only at the end of the first episode.
     """
     problem = call_problem(function, **dict.fromkeys(names))
     if problem is not None:

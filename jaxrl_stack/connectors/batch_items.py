@@ -27,8 +27,8 @@ class EpisodeItems(list):
 
 
 def episode_key(episode: SingleAgentEpisode) -> tuple:
-    """Returns the key under which a batch column stores the items of an episode: ``(episode id,)``, or ``(episode id,
-    agent id, module id)``.
+    """Returns the key under which a batch column stores the items of an episode: ``(episode id,)``, or for one agent's
+    episode in a multi-agent episode ``(multi-agent episode id, agent id, module id)``.
     """
     if episode.agent_id is None:
         return (episode.id_,)
@@ -63,8 +63,8 @@ def single_agent_episode_iterator(
         return
     if len(zip_with_batch_column) != len(episodes):
         raise ValueError(
-            f"zip_with_batch_column has {len(zip_with_batch_column)} entries for {len(episodes)} episodes; "
-            "give a column with one entry per episode."
+            f"single_agent_episode_iterator(): zip_with_batch_column has {len(zip_with_batch_column)} entries for "
+            f"{len(episodes)} episodes. Give a column with one entry per episode."
         )
     if not isinstance(zip_with_batch_column, Mapping):
         yield from zip(episodes, zip_with_batch_column, strict=True)
@@ -73,8 +73,8 @@ def single_agent_episode_iterator(
         key = episode_key(episode)
         if key not in zip_with_batch_column:
             raise ValueError(
-                f"zip_with_batch_column has no items for the episode {key}, only for {list(zip_with_batch_column)}. "
-                "Give a column with items for every episode."
+                f"single_agent_episode_iterator(): zip_with_batch_column has no items for the episode {key}, only for "
+                f"the episodes {list(zip_with_batch_column)}. Give a column with items for every episode."
             )
         yield episode, zip_with_batch_column[key][0]
 

@@ -84,7 +84,10 @@ class ConnectorPipelineV2(PureConnector):
             self._put(len(self._places), connector)
         if names is not None:
             if len(set(names)) != len(members) or len(names) != len(members):
-                raise ValueError(f"names={list(names)!r}: pass one name for each of the {len(members)} connectors.")
+                raise ValueError(
+                    f"{type(self).__name__}(names={list(names)!r}): pass {len(members)} different names, one for each "
+                    "connector."
+                )
             given = iter(names)
             self._places = [(name if isinstance(own, Marker) else next(given), own) for name, own in self._places]
         self._fix_spaces()
@@ -436,8 +439,8 @@ class ConnectorPipelineV2(PureConnector):
         return self._handed_over(columns, rl_module, [] if batch else list(episodes or ()))
 
     def _given(self, batch: Any) -> Any:
-        """Converts the argument `batch` of `__call__` to the form that the connectors take; returns it unchanged by
-        default. Subclasses override this method.
+        """Converts the argument `batch` of `__call__` to the batch that the first connector receives. By default
+        returns `batch` unchanged; subclasses may override this method.
         """
         return batch
 

@@ -145,7 +145,8 @@ class ConnectorV2(Checkpointable, Constructible):
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def acts_for(self, agents: Collection[Any] | None, known: Collection[Any]) -> bool:
-        """Whether a module's env-to-module pipeline contains this connector, given the agents of the module.
+        """Whether the env-to-module pipeline of a module that acts for `agents` contains this connector; True by
+        default.
 
         Args:
             agents: Agents that the module acts for; None if the environment has one agent.
@@ -161,15 +162,17 @@ class ConnectorV2(Checkpointable, Constructible):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Returns the output observation space, by default the input's. Override it if the connector changes
-        observations.
+        """Returns the observation space after the connector, by default the input observation space. Override this
+        method if the connector changes observations.
         """
         return input_observation_space
 
     def recompute_output_action_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Returns the output action space, by default the input's. Override it if the connector changes actions."""
+        """Returns the action space after the connector, by default the input action space. Override this method if the
+        connector changes actions.
+        """
         return input_action_space
 
     def _output_spaces(self) -> tuple[Any, Any]:
@@ -234,7 +237,9 @@ class ConnectorV2(Checkpointable, Constructible):
         return dict(space.items()) if self._multi_agent else {single_agent().module_id: space}
 
     def _map_spaces(self, function, *spaces):
-        """Applies ``function`` to the spaces; in a multi-agent pipeline to the spaces of each module."""
+        """Returns ``function(*spaces)``; in a multi-agent pipeline, calls ``function`` with the spaces of each module,
+        and returns the results as a Dict space with module ids as keys.
+        """
         if not self._multi_agent:
             return function(*spaces)
         return gym.spaces.Dict({module_id: function(*(sub[module_id] for sub in spaces)) for module_id in spaces[0]})
@@ -254,12 +259,12 @@ class ConnectorV2(Checkpointable, Constructible):
     def _with_columns(
         batch: Mapping[str, Any], make: Callable[[str, dict[str, Any]], Mapping[str, Any]]
     ) -> dict[str, dict[str, Any]]:
-        """Returns a new batch with the additional columns ``make(module id, columns)`` of every module."""
+        """Returns a new batch in which each module also has the columns that ``make(module id, columns)`` returns."""
         return {module_id: {**columns, **make(module_id, columns)} for module_id, columns in batch.items()}
 
     def _state_keys(self, batch: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Returns a pair ``(key in this connector's state, module id)`` for every module in a batch. A single-agent
-        connector uses one key for any module id.
+        """Returns ``(key, module id)`` for every module in a batch; ``key`` is the key of the module in this
+        connector's state. A single-agent connector uses the same key for any module id.
 
         A single-agent connector keeps its state under the default id, so that the state does not depend on the
         name that the only module has.
@@ -269,7 +274,7 @@ class ConnectorV2(Checkpointable, Constructible):
         if len(batch) != 1:
             raise ValueError(
                 f"{type(self).__name__} supports only batches of one module; this batch has {sorted(batch)}. Create "
-                "it and its pipeline with multi_agent=True and Dict input spaces: one space per module id."
+                "the connector and its pipeline with multi_agent=True and Dict input spaces: one space per module id."
             )
         return [(single_agent().module_id, next(iter(batch)))]
 
@@ -284,8 +289,8 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @property
     def takes_frames(self) -> bool:
-        """Whether the connector, in a learner pipeline, accepts frame-stacked observations that are stored as single
-        frames (`core.frames`). If not, it receives stacked observations.
+        """Whether the connector, in a learner pipeline, accepts frame-stacked observations in the form of
+        `core.frames`, one frame per step. If False, the connector receives stacked observations.
         """
         return False
 
@@ -382,7 +387,9 @@ class ConnectorV2(Checkpointable, Constructible):
         )
 
     def _resize(self, num_envs: int, all_reset: bool) -> None:
-        """Converts this connector's state in host memory to the shapes for `num_envs` environments."""
+        """Converts this connector's state in host memory to a state for `num_envs` environments, if the state has
+        another number of environments. By default does nothing.
+        """
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs) -> dict[str, Any]:
         """Returns the connector's state as nested dicts of NumPy arrays; empty for a connector without state."""
@@ -396,7 +403,7 @@ class ConnectorV2(Checkpointable, Constructible):
         """
 
     def reset_state(self) -> None:
-        """Resets the connector's state: statistics and histories become empty."""
+        """Resets the connector to its initial state: statistics become empty, per-environment values start again."""
         self._state = None
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
@@ -487,8 +494,9 @@ class _NoEpisodes:
 
     def _refuse(self, *_: Any) -> Any:
         raise TypeError(
-            f"{self._connector}.__call__ reads `episodes`, but at this position they are already columns of `batch`. "
-            f"Put the connector first in the pipeline, pipeline.prepend({self._connector}(...)), or read the columns."
+            f"{self._connector}.__call__ reads `episodes`, but at this position in the pipeline the episodes are "
+            f"already columns of `batch`. Read `batch`, or put the connector first: "
+            f"pipeline.prepend({self._connector}(...))."
         )
 
     __iter__ = __len__ = __bool__ = __getitem__ = __contains__ = __getattr__ = _refuse
@@ -551,9 +559,9 @@ class PureConnector(ConnectorV2):
             shapes = [jax.eval_shape(lambda n=n: self.init(n)) for n in (self._num_envs, num_envs)]
             if not all_reset and shape_problem(*shapes) is not None:
                 raise ValueError(
-                    f"{type(self).__name__} holds per-environment history of {self._num_envs} "
-                    f"environment(s), but the batch has {num_envs}. Start new environments with "
-                    f"`reset=np.ones({num_envs}, bool)`, or call `reset_state()`."
+                    f"{type(self).__name__} stores a history for each of {self._num_envs} environment(s), but the "
+                    f"batch has {num_envs}. If all environments start again, pass `reset=np.ones({num_envs}, bool)`, "
+                    "or call `reset_state()` first."
                 )
             self._state = to_host(self.rebatch(self._state, num_envs))
         self._num_envs = num_envs
@@ -579,8 +587,8 @@ class PureConnector(ConnectorV2):
         self._state, self._num_envs = restored, num_envs
 
     def _fitting_num_envs(self, restored) -> int:
-        """Returns the number of environments for which this connector's initial state has the shapes of a restored
-        state.
+        """Returns a number of environments for which ``init(num_envs)`` has the same shapes as the restored state;
+        tries the current number first.
         """
         problem = shape_problem(self.state, restored)
         candidates = sorted({np.shape(leaf)[0] for leaf in jax.tree.leaves(restored) if np.ndim(leaf)})

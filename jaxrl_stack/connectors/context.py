@@ -1,4 +1,4 @@
-"""Values that a connector may read in addition to its state and the batch."""
+"""Values that a connector may read in addition to its state and the batch, such as a PRNG key and previous actions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class ConnectorContext:
-    """Values that a connector may read in addition to its state and the batch: a frozen pytree.
+    """Values that a connector may read in addition to its state and the batch, such as a PRNG key and the previous
+    actions; a frozen pytree.
 
     Attributes:
         params: Trained parameters of the MultiRLModule, ``{ref: array}``.
@@ -73,7 +74,8 @@ class ConnectorContext:
         return self.pure.bind(self.params, self.rest)
 
     def loss_mask(self, module_id: str, columns: Mapping[str, Any]) -> Any:
-        """Returns the ``LOSS_MASK`` of a module in a learner pipeline, bool ``[T, B]``; None if no row is masked.
+        """Returns the ``LOSS_MASK`` of a module in a learner pipeline, bool ``[T, B]``, False for steps that losses
+        ignore; None if the module has no mask.
 
         The layout of the module's columns determines whether rows are masked. If the context has no layout of the
         module (a batch from the user), rows are masked if `columns` contains ``LOSS_MASK``.
@@ -86,9 +88,9 @@ class ConnectorContext:
         return Block(dict(columns), layout).mask
 
     def block(self, module_id: str, columns: Mapping[str, Any]) -> Block:
-        """Converts a module's columns in a learner pipeline to a `Block`: columns ``[T, B, ...]`` with a `Layout`
-        (masks, frames, recurrent chunks). If the context has no layout for the module, the layout is derived from the
-        module and the columns.
+        """Combines a module's columns in a learner pipeline, ``[T, B, ...]``, with their static `Layout` (masks,
+        stacked frames, recurrent chunks), and returns both as a `Block`. If the context has no layout for the module,
+        the layout is derived from the module and the columns.
 
         Args:
             module_id: The module, which is in `module`.

@@ -104,8 +104,8 @@ def run_host_connectors_of_learner(
     for name, data in columns.items():
         if not is_by_episode(data):
             raise ValueError(
-                f"{_written_by(writers, name)} added the column {name!r} without the episodes of its items. "
-                "Use `self.add_n_batch_items(batch, column, items, num_items, single_agent_episode)`."
+                f"{_written_by(writers, name)} added the column {name!r} without the episodes to which its "
+                "items belong. Use `self.add_n_batch_items(batch, column, items, num_items, single_agent_episode)`."
             )
     return columns
 
@@ -169,7 +169,7 @@ def _rows_by_chunk(name: str, data: dict[tuple, list[Any]], episodes: Episodes) 
                 )
                 raise ValueError(
                     f"Host connectors gave column {name!r} {found} item(s) for the episode {key}, which needs "
-                    f"{expected}: one per step, or none.{hint}"
+                    f"{expected}: one per step, or no items at all.{hint}"
                 )
             ends = np.cumsum(lengths)
             for i, start, end in zip(positions, ends - lengths, ends, strict=True):
@@ -207,7 +207,7 @@ _OF_STEPS = {
 
 
 def _has_values(episode: SingleAgentEpisode, name: str) -> bool:
-    """Whether an episode contains values of a column for its steps."""
+    """Whether an episode stores a value of the column `name` for each step, such as a reward or a model output."""
     return name in _OF_STEPS or name in episode.extra_model_outputs
 
 
@@ -256,7 +256,9 @@ def _run(
 def _observations(
     pipeline: ConnectorPipelineV2, columns: dict[str, Any], writers: dict[str, str], episodes: Episodes
 ) -> Any:
-    """Returns the observations after the host connectors, stacked and with the dtypes of their output space."""
+    """Returns the observations ``[B, ...]`` after the host connectors, one per unfinished episode, with the dtypes of
+    the last host connector's output space.
+    """
     on_host = pipeline.checked_host_connectors()
     space = on_host[-1][1].observation_space if on_host else pipeline.input_observation_space
     observations = None

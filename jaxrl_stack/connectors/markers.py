@@ -67,13 +67,13 @@ class BatchIndividualItems(_PlaceOfArrays):
 
 
 class NumpyToTensor(_PlaceOfArrays):
-    """Marks the position at which RLlib moves a batch to the module's device; this package does so outside of
+    """Marks the position at which RLlib moves a batch to the module's device; this package moves batches outside of
     pipelines.
     """
 
 
 class TensorToNumpy(Marker):
-    """Marks the position at which RLlib copies actions from the device; this package does so outside of pipelines."""
+    """Marks the position at which RLlib copies actions from the device; this package copies them outside pipelines."""
 
 
 class UnBatchToIndividualItems(Marker):

@@ -1,4 +1,6 @@
-"""Compiled part of a connector pipeline: its pure connectors as functions of their states."""
+"""Compiled part of a connector pipeline: the pure connectors (which override ``apply``), with their states as arguments
+and results.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ class PurePipeline:
 
     @property
     def takes_frames(self) -> bool:
-        """Whether all connectors accept frame-stacked observations stored as single frames."""
+        """Whether all connectors accept frame-stacked observations in the form of `core.frames`, one frame per step."""
         return all(own.takes_frames for _, own in self.members)
 
     def earlier_frames(self, state: Any) -> Any:
@@ -173,8 +175,9 @@ def naming(name: str, names: Sequence[str], label: str) -> Iterator[None]:
 
 
 def context_of(name: str, connector: ConnectorV2 | PurePipeline, ctx: ConnectorContext) -> ConnectorContext:
-    """Returns the context for one connector, with a separate PRNG key. A connector with ``draws_from_pipeline_key =
-    True`` gets the context unchanged, with the pipeline's key. The compiler removes unused keys.
+    """Returns the context for one connector, with a PRNG key derived from the pipeline's key and the connector's name.
+    If the connector has ``draws_from_pipeline_key = True``, returns the context with the pipeline's key. Keys that no
+    connector uses cost nothing, because the compiler removes them.
     """
     if ctx.key is None or connector.draws_from_pipeline_key:
         return ctx
@@ -239,10 +242,10 @@ def _check_masks_are_kept(given: Mapping[str, Any], made: Mapping[str, Any], mas
 
 
 def checked_output(result: Any) -> tuple[Any, dict[str, Any]]:
-    """Checks and returns the result of a connector's ``apply``.
+    """Checks and returns the result of a connector's ``apply``: ``(state, {module_id: {column: arrays}})``.
 
     Raises:
-        TypeError: It is not ``(state, {module_id: {column: arrays}})``.
+        TypeError: The result has another form.
     """
     if not isinstance(result, tuple) or len(result) != 2:
         raise TypeError(

@@ -76,6 +76,8 @@ def restore(template: Any, state: dict[str, Any], name: str) -> Any:
 
 
 def per_env_leaves(init: Callable[[int], Any]) -> Any:
-    """Returns a pytree of bools with the structure of ``init(num_envs)``: True for arrays with an environment axis."""
+    """Returns a pytree of bools with the structure of the state ``init(num_envs)``: True for arrays with an environment
+    axis, whose shape depends on ``num_envs``.
+    """
     one, two = (jax.eval_shape(lambda n=n: init(n)) for n in (1, 2))
     return jax.tree.map(lambda one, two: one.shape != two.shape, one, two)

@@ -1,5 +1,5 @@
-"""Storage of a config's connector function in checkpoints, as connector classes and arguments, if the function has no
-importable name.
+"""Storage of connector functions without an importable name (such as lambdas) in checkpoints: instead of the function,
+a checkpoint contains the classes and constructor arguments of the connectors that it returned.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class _Recipe(NamedTuple):
 
 
 class StoredConnectors(Plain):
-    """Connector function that creates the same connectors as another function, from their classes and constructor
-    arguments.
+    """Replacement for a user's connector function in checkpoints: creates new connectors from the classes and
+    constructor arguments of the connectors that the user's function returned.
 
     Args:
-        connectors: Result of the other function. Only classes and constructors' arguments are kept, no states.
+        connectors: Result of the user's function. Only classes and constructors' arguments are kept, no states.
     """
 
     def __init__(self, connectors: Iterable[ConnectorV2] = ()):
@@ -60,8 +60,8 @@ class StoredConnectors(Plain):
             recipe = _Recipe(entry["connector_class"], tuple(entry["args"]), dict(entry["kwargs"]))
             if not isinstance(recipe.connector_class, type) or not issubclass(recipe.connector_class, ConnectorV2):
                 raise ValueError(
-                    f"{recipe.connector_class!r} is not a ConnectorV2 class. Load the checkpoint with the code that "
-                    "wrote it."
+                    f"The checkpoint has the connector class {recipe.connector_class!r}, which is not a ConnectorV2 "
+                    "class. Load the checkpoint with the version of your code that wrote the checkpoint."
                 )
             new._recipes.append(recipe)
         return new

@@ -43,8 +43,8 @@ class RecordedEpisode:
 
 
 class PackedFrames:
-    """Frames of an episode, compressed in memory; without compression, the frames of ten thousand steps would take 7
-    GB. A frame is stored as `checked_frame` returns it.
+    """Frames of an episode, uint8 ``[H, W, 3]``, compressed in memory; without compression, the frames of ten thousand
+    steps would take 7 GB.
 
     Args:
         frames: The first ones.
@@ -121,13 +121,15 @@ def _cut(text: str, width: int) -> str:
 
 
 def _so_far(rewards: np.ndarray) -> np.ndarray:
-    """Cumulative sums of an episode's rewards: before each step and at the end, float64 ``[T + 1]``."""
+    """Returns the cumulative sums of an episode's T rewards, float64 ``[T + 1]``: before each step, and after the last
+    step.
+    """
     return np.concatenate([[0.0], np.cumsum(rewards, dtype=np.float64)])
 
 
 def _lines_of_agents(returns: Mapping[str, float], width: int) -> list[str]:
     """Formats the returns of several agents as lines of text for a video, each at most `width` pixels wide. The number
-    of lines does not depend on the returns; [] for too many agents.
+    of lines does not depend on the values of the returns. Returns [] for more than `_MOST_AGENTS` agents.
     """
     if len(returns) > _MOST_AGENTS:
         return []

@@ -48,7 +48,9 @@ class Video:
         return f"{self.path}: {len(self.returns)} episode(s), return {shown}"
 
     def _repr_html_(self) -> str:
-        """HTML player that contains the file."""
+        """Returns an HTML player that contains the video file; for a file of more than `_MOST_BYTES` bytes, only a text
+        with the size.
+        """
         size, text = self.path.stat().st_size, html.escape(str(self))
         if size > _MOST_BYTES:
             return f"<p>{text} ({size / 1e6:.0f} MB, too large for a notebook)</p>"

@@ -403,7 +403,7 @@ def test_calls_keep_state_between_them_and_run_host_connectors():
 def test_another_number_of_environments_needs_a_reset():
     pipeline = pipeline_of(CountSteps())
     pipeline(batch={"obs": OBS})
-    with pytest.raises(ValueError, match=r"history of 2 environment\(s\), but the batch has 1"):
+    with pytest.raises(ValueError, match=r"a history for each of 2 environment\(s\), but the batch has 1"):
         pipeline(batch={"obs": OBS[:1]})
     pipeline(batch={"obs": OBS[:1]}, reset=np.ones(1, bool))
     np.testing.assert_array_equal(pipeline.state["CountSteps"]["steps"], [1])

@@ -55,11 +55,11 @@ def test_flatten_can_drop_keys():
     _, out = apply(connector, connector.init(2), obs)
     np.testing.assert_array_equal(out, np.ones((2, 2)))
     assert connector.observation_space == BOX
-    with pytest.raises(ValueError, match=r"the space has no \['c'\]. Choose from \['a', 'b'\]"):
+    with pytest.raises(ValueError, match=r"the observation space has no keys \['c'\]. Choose from \['a', 'b'\]"):
         _ = FlattenObservations(NESTED, keys_to_remove=["c"]).observation_space
     with pytest.raises(ValueError, match="needs a Dict space"):
         _ = FlattenObservations(BOX, keys_to_remove=["a"]).observation_space
-    with pytest.raises(ValueError, match="Set multi_agent=True there.*leave `agent_ids` out"):
+    with pytest.raises(ValueError, match="set multi_agent=True;.*leave `agent_ids` out"):
         FlattenObservations(NESTED, agent_ids=["agent_0"])
 
 

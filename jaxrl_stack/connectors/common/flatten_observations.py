@@ -47,14 +47,16 @@ class FlattenObservations(ConnectorV2):
         if agent_ids is not None and (as_learner_connector or not self._multi_agent):
             raise ValueError(
                 f"FlattenObservations(agent_ids={agent_ids!r}): only multi-agent env-to-module pipelines know agent "
-                "ids. Set multi_agent=True there; in a learner pipeline, leave `agent_ids` out."
+                "ids. In an env-to-module pipeline, set multi_agent=True; in a learner pipeline, leave `agent_ids` out."
             )
         self._agent_ids = None if agent_ids is None else list(agent_ids)
         self._as_learner_connector = as_learner_connector
         self._keys_to_remove = list(keys_to_remove or ())
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
-        """Returns a one-dimensional float32 Box."""
+        """Returns the space of the flat observations, a one-dimensional float32 Box; in a multi-agent pipeline, a Dict
+        of one space per module. If ``agent_ids`` is given, spaces with other keys do not change.
+        """
         flat: Any = self._map_spaces(lambda space: flatten_space(self._kept(space)), input_observation_space)
         if not self._multi_agent or self._agent_ids is None:
             return flat
@@ -62,8 +64,8 @@ class FlattenObservations(ConnectorV2):
         return gym.spaces.Dict({mid: flat[mid] if mid in self._agent_ids else own for mid, own in spaces.items()})
 
     def acts_for(self, agents: Collection[Any] | None, known: Collection[Any]) -> bool:
-        """Whether a module's env-to-module pipeline contains this connector. Without ``agent_ids`` it always does;
-        otherwise it does if the module's agents are among them.
+        """Whether the env-to-module pipeline of a module that acts for `agents` contains this connector: True if the
+        constructor got no ``agent_ids``, or if ``agent_ids`` contains the module's agents.
         """
         if self._agent_ids is None:
             return True
@@ -98,8 +100,8 @@ class FlattenObservations(ConnectorV2):
         missing = [key for key in self._keys_to_remove if key not in space.spaces]
         if missing:
             raise ValueError(
-                f"FlattenObservations(keys_to_remove={self._keys_to_remove}): the space has no {missing}. Choose from "
-                f"{list(space.spaces)}."
+                f"FlattenObservations(keys_to_remove={self._keys_to_remove}): the observation space has no keys "
+                f"{missing}. Choose from {list(space.spaces)}."
             )
         return gym.spaces.Dict({key: sub for key, sub in space.items() if key not in self._keys_to_remove})
 

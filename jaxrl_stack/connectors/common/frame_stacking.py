@@ -58,8 +58,8 @@ class FrameStacking(ConnectorV2):
         return history
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
-        """Returns a Box whose last axis is ``num_frames`` times as long as in the input; in a learner pipeline, the
-        input space.
+        """Returns a Box whose last axis is ``num_frames`` times as long as in the input space. In a learner pipeline,
+        returns the input space unchanged.
         """
         own = self._checked_stacked if self._as_learner_connector else self._stacked_space
         return self._map_spaces(own, input_observation_space)

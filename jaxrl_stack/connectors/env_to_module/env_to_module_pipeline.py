@@ -65,8 +65,8 @@ class EnvToModulePipeline(ConnectorPipelineV2):
 
 
 def _states_before(episodes: Sequence[Any], first: Any) -> Any:
-    """Returns the recurrent states before the next steps of unfinished episodes, ``[B, ...]``; the initial state
-    `first` for episodes without steps.
+    """Returns the recurrent states ``[B, ...]`` with which unfinished episodes continue: the state after the last step
+    of each episode, or the initial state `first` if the episode has no steps.
     """
     states = []
     for episode in episodes:

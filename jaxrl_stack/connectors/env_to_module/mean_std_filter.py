@@ -66,7 +66,9 @@ class MeanStdFilter(ConnectorV2):
         self.update_stats = update_stats
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
-        """Replaces every Box by a float32 Box with bounds ``±clip_by_value``, or without bounds."""
+        """Returns the input space with each Box, except the action mask, replaced by a float32 Box. The new Box has the
+        bounds ``±clip_by_value``, or no bounds if ``clip_by_value`` is None.
+        """
         return self._map_spaces(self._normalized_space, input_observation_space)
 
     def _normalized_space(self, space):
@@ -94,7 +96,9 @@ class MeanStdFilter(ConnectorV2):
         }
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Adds OBS (leaves ``[B, ...]``) to the statistics unless these are frozen, then normalises OBS."""
+        """Adds OBS (leaves ``[B, ...]``) to the running statistics if ``update_stats`` and ``ctx.update_statistics``
+        are True, then normalises OBS.
+        """
         spaces = self._observation_spaces()
         state, batch = dict(state), dict(batch)
         is_counted = self.update_stats and ctx.update_statistics

@@ -75,10 +75,8 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
     def __call__(
         self, *, batch: dict[str, Any] | None = None, episodes: Sequence[Any] | None = None, **kwargs
     ) -> dict[str, Any]:
-        """Runs the connector once on the host.
-
-        ``preprocess(observation, episode)`` gets the last observation of each episode, and what it returns takes
-        that one's place in the episode; the batch stays as it is.
+        """Replaces the last observation of each episode by ``preprocess(observation, episode)``, and returns the batch
+        unchanged. If ``preprocess`` takes no episode, calls `apply` once, outside of compiled code.
         """
         if not self.is_host_connector:
             return super().__call__(batch=batch, episodes=episodes, **kwargs)

@@ -65,7 +65,7 @@ class OneHotIntegers(ConnectorV2):
 
     def _codes(self, part: Any) -> tuple[np.ndarray, np.ndarray] | None:
         """Returns two int arrays ``[n]`` for the n entries of a one-hot vector: the channel and the integer value that
-        each entry stands for. Returns None for spaces that are not encoded.
+        each entry stands for. Returns None if `part` is not a Box of integers with 3 to `max_values` values.
         """
         if not isinstance(part, gym.spaces.Box) or part.dtype.kind not in "iu" or not part.shape:
             return None

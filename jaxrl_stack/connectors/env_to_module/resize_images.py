@@ -16,7 +16,8 @@ from jaxrl_stack.utils.spaces import map_parts, with_parts
 
 
 class ResizeImages(ConnectorV2):
-    """Resizes all images in observations to ``[height, width]`` or ``[height, width, C]``.
+    """Resizes all images in observations: ``[H, W]`` to ``[height, width]``, and ``[H, W, C]`` to
+    ``[height, width, C]``.
 
     Images are Boxes of rank 2, or 3 with channels last, of any size; all other parts of a nested space stay as they
     are, and so do images that have the size. Dtypes stay, integers are rounded: uint8 stays uint8. Pixels are weighed

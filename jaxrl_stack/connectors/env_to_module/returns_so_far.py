@@ -36,11 +36,13 @@ class ReturnsSoFar(ConnectorV2):
         self.gamma = gamma
 
     def init(self, num_envs: int) -> Any:
-        """Returns the initial returns so far, zeros, ``{module_id: float32 [B]}``."""
+        """Returns the initial discounted sums of rewards, 0 for every environment: ``{module_id: float32 [B]}``."""
         return {key: jnp.zeros((num_envs,), jnp.float32) for key in self._observation_spaces()}
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Adds RETURNS_SO_FAR, float32 ``[B]``; reads ``ctx.prev_rewards`` and ``ctx.reset``."""
+        """Adds RETURNS_SO_FAR, float32 ``[B]``: the discounted sum of an episode's earlier rewards, or 0 if
+        ``ctx.update_statistics`` is False. Reads ``ctx.prev_rewards`` and ``ctx.reset``.
+        """
         state, batch = dict(state), dict(batch)
         for key, module_id in self._state_keys(batch):
             carried = jnp.zeros_like(state[key])

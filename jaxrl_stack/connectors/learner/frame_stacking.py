@@ -1,4 +1,4 @@
-"""FrameStacking for learner pipelines."""
+"""FrameStacking in a learner pipeline, under RLlib's import path."""
 
 from __future__ import annotations
 

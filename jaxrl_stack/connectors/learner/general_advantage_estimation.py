@@ -20,7 +20,8 @@ MIN_ADVANTAGE_STD = 1e-4
 
 
 class GeneralAdvantageEstimation(ConnectorV2):
-    """Adds the columns ``ADVANTAGES``, standardised over the valid rows of all devices, and ``VALUE_TARGETS``.
+    """Adds the columns ``ADVANTAGES`` and ``VALUE_TARGETS``. Advantages are standardised over the steps of all devices,
+    except steps with ``LOSS_MASK`` False.
 
     Reads ``[T, B, ...]`` columns obs, final_obs, rewards, terminateds, truncateds (and loss_mask, and discount). The
     value function is evaluated once, over the whole block, with the parameters of before the update; and once more on

@@ -27,7 +27,7 @@ class LearnerConnectorPipeline(ConnectorPipelineV2):
 
     @property
     def needs_all_final_obs(self) -> bool:
-        """Whether a connector reads the final observations of terminated episodes."""
+        """Whether any connector of the pipeline reads FINAL_OBS of steps that terminate an episode."""
         return any(connector.needs_all_final_obs for connector in self)
 
     def _run_host_connectors(self, *, batch: dict[str, Any], **arguments: Any) -> dict[str, Any]:
@@ -35,8 +35,8 @@ class LearnerConnectorPipeline(ConnectorPipelineV2):
         if columns:
             raise ValueError(
                 f"Host connectors of this {type(self).__name__} add the columns {sorted(columns)}, with one item per "
-                "step of an episode. This call cannot match these steps with the rows of `batch`: call "
-                "`Learner.update(episodes=...)`."
+                "step of an episode. This call cannot add them to `batch`, because it does not know the step of each "
+                "row: call `Learner.update(episodes=...)` instead."
             )
         return batch
 

@@ -63,7 +63,8 @@ class ActionNoise(ConnectorV2):
         return {key: self.initial((num_envs, *self._box(space).shape)) for key, space in self._action_spaces().items()}
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Adds noise to ACTIONS ``[B, ...]``, and removes ACTION_LOGP; reads ``ctx.reset`` and ``ctx.key``.
+        """Adds noise to ACTIONS ``[B, ...]`` and removes ACTION_LOGP when exploring; otherwise changes nothing. Reads
+        ``ctx.explore``, ``ctx.reset`` and ``ctx.key``.
 
         Raises:
             ValueError: Exploring without ``ctx.key``.

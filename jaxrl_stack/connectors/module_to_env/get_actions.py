@@ -12,7 +12,8 @@ from jaxrl_stack.core.columns import Columns
 
 
 class GetActions(ConnectorV2):
-    """Writes ACTIONS: samples when exploring, otherwise greedy actions; when exploring also their ACTION_LOGP.
+    """Adds ACTIONS to the batch. When exploring, samples actions from the module's action distribution and also adds
+    their ACTION_LOGP; otherwise chooses greedy actions.
 
     Exploring takes the module's exploration distribution, else the inference distribution is made
     deterministic. ACTIONS that a module puts out itself are left alone; where it puts out ACTION_DIST_INPUTS beside
