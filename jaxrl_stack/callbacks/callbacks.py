@@ -82,7 +82,8 @@ class RLlibCallback:
     def on_evaluate_start(
         self, *, algorithm: Algorithm, metrics_logger: MetricsLogger | None = None, **kwargs: Any
     ) -> None:
-        """Called before an evaluation.
+        """Called before an evaluation in environments; before an evaluation on recorded data,
+        `on_evaluate_offline_start` is called instead.
 
         Args:
             algorithm: The algorithm.
@@ -98,7 +99,7 @@ class RLlibCallback:
         evaluation_metrics: dict,
         **kwargs: Any,
     ) -> None:
-        """Called after an evaluation.
+        """Called after an evaluation in environments; may edit the result.
 
         Args:
             algorithm: The algorithm.
@@ -126,7 +127,7 @@ class RLlibCallback:
         evaluation_metrics: dict,
         **kwargs: Any,
     ) -> None:
-        """Called after an evaluation on recorded data.
+        """Called after an evaluation on recorded data; may edit the result.
 
         Args:
             algorithm: The algorithm.

@@ -72,7 +72,8 @@ class CallbackList:
         return cls([make() for make in classes], {name: getattr(config, f"callbacks_{name}") for name in HOOKS})
 
     def call(self, name: str, **kwargs: Any) -> None:
-        """Calls one hook of all callback objects, then the functions that the config has for this hook.
+        """Calls the hook `name`: first the method of each callback object, then each function that the config has for
+        this hook, in order.
 
         Args:
             name: Name of the hook.
@@ -108,7 +109,9 @@ class CallbackList:
         )
 
     def overrides(self, *names: str) -> bool:
-        """Whether a callback object overrides one of the hooks `names`, or the config has a function for one."""
+        """Whether a callback object overrides any of the hooks `names`, or the config has a function for any hook of
+        `names`.
+        """
         for name in names:
             _check_name(name)
         return any(self._calls[name] for name in names)
@@ -158,8 +161,8 @@ def make_callback(
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> None:
-    """Calls the hook `callback_name`: first as a method of each callback object, then each function in
-    `callbacks_functions`, in the given order.
+    """Calls the hook `callback_name`: first the method of each callback object, then each function in
+    `callbacks_functions`, both in the given order.
 
     Args:
         callback_name: Name of the hook.

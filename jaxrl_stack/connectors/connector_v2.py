@@ -153,7 +153,7 @@ class ConnectorV2(Checkpointable, Constructible):
             known: All agents.
 
         Raises:
-            ValueError: For some of the module's agents it has, and for others not; or it names agents that are unknown.
+            ValueError: The connector is for only some of the module's agents, or for an agent that is not in `known`.
         """
         return True
 
@@ -259,11 +259,13 @@ class ConnectorV2(Checkpointable, Constructible):
     def _with_columns(
         batch: Mapping[str, Any], make: Callable[[str, dict[str, Any]], Mapping[str, Any]]
     ) -> dict[str, dict[str, Any]]:
-        """Returns a new batch in which each module also has the columns that ``make(module id, columns)`` returns."""
+        """Returns a new batch with each module's columns and the columns that ``make(module id, columns)`` returns. The
+        returned columns replace columns with the same name.
+        """
         return {module_id: {**columns, **make(module_id, columns)} for module_id, columns in batch.items()}
 
     def _state_keys(self, batch: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Returns ``(key, module id)`` for every module in a batch; ``key`` is the key of the module in this
+        """Returns a pair ``(key, module id)`` for every module in a batch; ``key`` is the key of the module in this
         connector's state. A single-agent connector uses the same key for any module id.
 
         A single-agent connector keeps its state under the default id, so that the state does not depend on the
@@ -289,8 +291,8 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @property
     def takes_frames(self) -> bool:
-        """Whether the connector, in a learner pipeline, accepts frame-stacked observations in the form of
-        `core.frames`, one frame per step. If False, the connector receives stacked observations.
+        """Whether the connector, in a learner pipeline, accepts frame-stacked observations that are stored
+        as one frame per step (see `core.frames`). If False, the connector receives stacked observations.
         """
         return False
 
@@ -387,8 +389,12 @@ class ConnectorV2(Checkpointable, Constructible):
         )
 
     def _resize(self, num_envs: int, all_reset: bool) -> None:
-        """Converts this connector's state in host memory to a state for `num_envs` environments, if the state has
-        another number of environments. By default does nothing.
+        """Creates this connector's state in host memory for `num_envs` environments, or converts a state for another
+        number of environments. By default does nothing.
+
+        Args:
+            num_envs: New number of environments.
+            all_reset: Whether all environments start a new episode, so that per-environment values may be dropped.
         """
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs) -> dict[str, Any]:
@@ -403,7 +409,7 @@ class ConnectorV2(Checkpointable, Constructible):
         """
 
     def reset_state(self) -> None:
-        """Resets the connector to its initial state: statistics become empty, per-environment values start again."""
+        """Resets the connector to its initial state: empty statistics, and initial per-environment values."""
         self._state = None
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class ConnectorContext:
-    """Values that a connector may read in addition to its state and the batch, such as a PRNG key and the previous
-    actions; a frozen pytree.
+    """Frozen pytree of the values that a connector may read in addition to its state and the batch, such as a PRNG key
+    and the previous actions.
 
     Attributes:
         params: Trained parameters of the MultiRLModule, ``{ref: array}``.

@@ -104,7 +104,7 @@ def run_host_connectors_of_learner(
     for name, data in columns.items():
         if not is_by_episode(data):
             raise ValueError(
-                f"{_written_by(writers, name)} added the column {name!r} without the episodes to which its "
+                f"{_written_by(writers, name)} added the column {name!r} without the episodes to which the "
                 "items belong. Use `self.add_n_batch_items(batch, column, items, num_items, single_agent_episode)`."
             )
     return columns
@@ -256,8 +256,8 @@ def _run(
 def _observations(
     pipeline: ConnectorPipelineV2, columns: dict[str, Any], writers: dict[str, str], episodes: Episodes
 ) -> Any:
-    """Returns the observations ``[B, ...]`` after the host connectors, one per unfinished episode, with the dtypes of
-    the last host connector's output space.
+    """Returns the observations ``[B, ...]`` after the host connectors, one per episode, with the dtypes of the last
+    host connector's output space (as JAX converts them: float64 becomes float32).
     """
     on_host = pipeline.checked_host_connectors()
     space = on_host[-1][1].observation_space if on_host else pipeline.input_observation_space

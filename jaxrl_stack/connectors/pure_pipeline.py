@@ -74,7 +74,9 @@ class PurePipeline:
 
     @property
     def takes_frames(self) -> bool:
-        """Whether all connectors accept frame-stacked observations in the form of `core.frames`, one frame per step."""
+        """Whether all connectors accept frame-stacked observations that are stored as one frame per step (see
+        `core.frames`).
+        """
         return all(own.takes_frames for _, own in self.members)
 
     def earlier_frames(self, state: Any) -> Any:

@@ -79,7 +79,9 @@ class PipelineInputs:
 
     @functools.cached_property
     def _members(self) -> list[tuple[str, Any]]:
-        """Returns ``(name, connector)`` of the pipeline's connectors, except markers and `RecordedMeanStdFilter`."""
+        """Returns ``(name, connector)`` of the connectors that convert the recorded observations: all connectors of the
+        pipeline except markers and `RecordedMeanStdFilter`.
+        """
         left_out = (*ENV_TO_MODULE, RecordedMeanStdFilter)
         return [(name, own) for name, own in self.pipeline._flat_members() if not isinstance(own, left_out)]
 
@@ -132,7 +134,8 @@ class PipelineInputs:
             raise ValueError(
                 f"{Columns.OBS!r} has values of shape {shapes[0] if len(shapes) == 1 else shapes}, which the "
                 f"connectors {names} convert to {pipeline.observation_space}, but the module's space is {self.space}. "
-                "Set the spaces with which the data was recorded: environment(observation_space=..., action_space=...)."
+                "Set the spaces of the data's observations and actions: "
+                "environment(observation_space=..., action_space=...)."
             )
 
     def __getstate__(self) -> dict[str, Any]:

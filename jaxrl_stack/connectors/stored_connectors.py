@@ -1,5 +1,5 @@
 """Storage of connector functions without an importable name (such as lambdas) in checkpoints: instead of the function,
-a checkpoint contains the classes and constructor arguments of the connectors that it returned.
+a checkpoint contains the classes and constructor arguments of the connectors that the function returned.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StoredConnectors(Plain):
         """Creates the connector function from stored classes and constructor arguments, a result of `to_plain`.
 
         Raises:
-            ValueError: If one is no connector.
+            ValueError: A stored class is not a ConnectorV2.
         """
         new = cls()
         for entry in data["connectors"]:

@@ -47,7 +47,7 @@ class PackedFrames:
     steps would take 7 GB.
 
     Args:
-        frames: The first ones.
+        frames: The first frames of the episode.
     """
 
     def __init__(self, frames: Iterable[object] = ()):
@@ -128,8 +128,9 @@ def _so_far(rewards: np.ndarray) -> np.ndarray:
 
 
 def _lines_of_agents(returns: Mapping[str, float], width: int) -> list[str]:
-    """Formats the returns of several agents as lines of text for a video, each at most `width` pixels wide. The number
-    of lines does not depend on the values of the returns. Returns [] for more than `_MOST_AGENTS` agents.
+    """Formats the returns of several agents as lines of text for a video. A line is at most `width` pixels wide, or
+    contains only one agent. The number of lines does not depend on the values of the returns. Returns [] for more than
+    `_MOST_AGENTS` agents.
     """
     if len(returns) > _MOST_AGENTS:
         return []

@@ -48,8 +48,8 @@ class Video:
         return f"{self.path}: {len(self.returns)} episode(s), return {shown}"
 
     def _repr_html_(self) -> str:
-        """Returns an HTML player that contains the video file; for a file of more than `_MOST_BYTES` bytes, only a text
-        with the size.
+        """Returns an HTML player that contains the video file. For a file of more than `_MOST_BYTES` bytes, returns
+        only text: the path, the returns and lengths of the episodes, and the file size.
         """
         size, text = self.path.stat().st_size, html.escape(str(self))
         if size > _MOST_BYTES:

@@ -55,7 +55,7 @@ class FlattenObservations(ConnectorV2):
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         """Returns the space of the flat observations, a one-dimensional float32 Box; in a multi-agent pipeline, a Dict
-        of one space per module. If ``agent_ids`` is given, spaces with other keys do not change.
+        of one space per module. If ``agent_ids`` is given, only the spaces with keys in ``agent_ids`` are flattened.
         """
         flat: Any = self._map_spaces(lambda space: flatten_space(self._kept(space)), input_observation_space)
         if not self._multi_agent or self._agent_ids is None:
@@ -65,7 +65,11 @@ class FlattenObservations(ConnectorV2):
 
     def acts_for(self, agents: Collection[Any] | None, known: Collection[Any]) -> bool:
         """Whether the env-to-module pipeline of a module that acts for `agents` contains this connector: True if the
-        constructor got no ``agent_ids``, or if ``agent_ids`` contains the module's agents.
+        constructor got no ``agent_ids``, or if ``agent_ids`` contains all of the module's agents.
+
+        Raises:
+            ValueError: ``agent_ids`` contains only some of the module's agents, or an agent that is not in `known`; or
+                `agents` is None.
         """
         if self._agent_ids is None:
             return True

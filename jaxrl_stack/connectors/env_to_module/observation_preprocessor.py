@@ -75,8 +75,10 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
     def __call__(
         self, *, batch: dict[str, Any] | None = None, episodes: Sequence[Any] | None = None, **kwargs
     ) -> dict[str, Any]:
-        """Replaces the last observation of each episode by ``preprocess(observation, episode)``, and returns the batch
-        unchanged. If ``preprocess`` takes no episode, calls `apply` once, outside of compiled code.
+        """Runs the connector once, outside of compiled code, and returns the batch.
+
+        If ``preprocess`` takes an episode, replaces the last observation of each episode by the result of
+        ``preprocess(observation, episode)``; the batch does not change. Otherwise calls `apply`, which changes OBS.
         """
         if not self.is_host_connector:
             return super().__call__(batch=batch, episodes=episodes, **kwargs)

@@ -65,7 +65,8 @@ class OneHotIntegers(ConnectorV2):
 
     def _codes(self, part: Any) -> tuple[np.ndarray, np.ndarray] | None:
         """Returns two int arrays ``[n]`` for the n entries of a one-hot vector: the channel and the integer value that
-        each entry stands for. Returns None if `part` is not a Box of integers with 3 to `max_values` values.
+        each entry stands for. Returns None unless `part` is a Box of integers of rank 1 or more whose
+        channel with the most values has 3 to `max_values` values.
         """
         if not isinstance(part, gym.spaces.Box) or part.dtype.kind not in "iu" or not part.shape:
             return None

@@ -34,7 +34,9 @@ class ComputeReturnsToGo(ConnectorV2):
         self.gamma = float(gamma)
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Adds RETURNS_TO_GO, the discounted sums of future rewards, float32 ``[T, B]``."""
+        """Adds RETURNS_TO_GO, the discounted sum of the rewards from each step on, float32 ``[T, B]``; 0 where
+        LOSS_MASK is False.
+        """
         return state, self._with_columns(
             batch, lambda module_id, columns: self._returns_to_go(columns, ctx.loss_mask(module_id, columns))
         )

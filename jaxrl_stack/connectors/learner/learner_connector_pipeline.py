@@ -35,8 +35,8 @@ class LearnerConnectorPipeline(ConnectorPipelineV2):
         if columns:
             raise ValueError(
                 f"Host connectors of this {type(self).__name__} add the columns {sorted(columns)}, with one item per "
-                "step of an episode. This call cannot add them to `batch`, because it does not know the step of each "
-                "row: call `Learner.update(episodes=...)` instead."
+                "step of an episode. This call cannot add them to `batch`, because it does not know to which step a "
+                "row of `batch` belongs: call `Learner.update(episodes=...)` instead."
             )
         return batch
 

@@ -63,11 +63,11 @@ class ActionNoise(ConnectorV2):
         return {key: self.initial((num_envs, *self._box(space).shape)) for key, space in self._action_spaces().items()}
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Adds noise to ACTIONS ``[B, ...]`` and removes ACTION_LOGP when exploring; otherwise changes nothing. Reads
-        ``ctx.explore``, ``ctx.reset`` and ``ctx.key``.
+        """Adds noise to ACTIONS ``[B, ...]`` and removes ACTION_LOGP; if ``ctx.explore`` is False, changes nothing.
+        Also reads ``ctx.reset`` and ``ctx.key``.
 
         Raises:
-            ValueError: Exploring without ``ctx.key``.
+            ValueError: Exploring without ``ctx.key`` or ``ctx.reset``.
         """
         if not ctx.explore:
             return state, batch

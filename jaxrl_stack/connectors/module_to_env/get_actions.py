@@ -12,12 +12,12 @@ from jaxrl_stack.core.columns import Columns
 
 
 class GetActions(ConnectorV2):
-    """Adds ACTIONS to the batch. When exploring, samples actions from the module's action distribution and also adds
-    their ACTION_LOGP; otherwise chooses greedy actions.
+    """Adds ACTIONS to the batch. When exploring, samples actions from the module's exploration distribution and also
+    adds their ACTION_LOGP; otherwise chooses greedy actions with the module's inference distribution, made
+    deterministic.
 
-    Exploring takes the module's exploration distribution, else the inference distribution is made
-    deterministic. ACTIONS that a module puts out itself are left alone; where it puts out ACTION_DIST_INPUTS beside
-    them, and no ACTION_LOGP, that is theirs.
+    ACTIONS that the module returns do not change. If the module returns ACTIONS and ACTION_DIST_INPUTS but no
+    ACTION_LOGP, exploring adds the log-probabilities of these actions in the exploration distribution as ACTION_LOGP.
     """
 
     draws_from_pipeline_key = True
