@@ -194,7 +194,8 @@ class Population(Checkpointable):
         self._begin(checked, configs)
 
     def continue_from(self, path: str | os.PathLike[str]) -> None:
-        """Gives all running members the training state of one algorithm: a fork into several seeds and settings.
+        """Gives all running members the training state in the checkpoint of one algorithm. The run of this
+        algorithm thus continues with several seeds and settings.
 
         Members that `keep` stopped remain stopped. All others, also diverged ones, get the checkpoint's weights,
         optimizers, environments, replay and counters. Random streams differ between members with different seeds.
@@ -255,7 +256,7 @@ class Population(Checkpointable):
 
     @property
     def num_env_steps_sampled_lifetime(self) -> int:
-        """Number of env steps that each member has sampled."""
+        """Number of env steps that each running member has sampled; it is the same for all running members."""
         return self.driver.num_env_steps
 
     def __len__(self) -> int:
@@ -322,7 +323,7 @@ class Population(Checkpointable):
         return why_not_recomputable(self.config, devices)
 
     def _repeat_iteration(self, num_training_steps: int) -> Result:
-        """Runs one iteration with a given number of training steps, to repeat a recorded one; see
+        """Runs one iteration with a given number of training steps, to recompute a recorded iteration; see
         `Algorithm._repeat_iteration`.
         """
         self._num_training_steps = num_training_steps
@@ -332,8 +333,8 @@ class Population(Checkpointable):
             self._num_training_steps = None
 
     def _replace_settings(self, settings: Mapping[str, Any]) -> None:
-        """Sets `settings`, ``{name: value}``, before recorded iterations are recomputed. These settings, such as the
-        results folder, do not affect training. Checkpoints still store the recorded population's values.
+        """Replaces settings that do not affect training, such as the results folder, before the iterations of a
+        recorded population are recomputed. Checkpoints still store the old values of these settings.
         """
         self._replaced_settings = {name: self.config.stored_value(name) for name in settings}
         self.config = with_replaced_settings(self.config, settings)
@@ -356,8 +357,8 @@ class Population(Checkpointable):
         return numbers
 
     def _result(self, numbers: dict[str, Any], iteration: Iteration) -> Result:
-        """Builds the result of an iteration, and appends its summary over members (interquartile mean, best, worst) to
-        `middle`, the history of all members together.
+        """Builds the result of an iteration. Also appends a summary over the members (interquartile mean, best and
+        worst return) to `self.middle`, the history of the population as a whole.
         """
         members = MemberResults(numbers, len(self), self._settings.reported)
         together = population_numbers(members, self.driver.is_live)
@@ -375,8 +376,8 @@ class Population(Checkpointable):
         return result
 
     def evaluate(self) -> MemberResults:
-        """Evaluates the current weights of all members. Each member plays the episodes that it would play as a single
-        run.
+        """Evaluates the current weights of all members. Each member plays the episodes that an `Algorithm` with
+        the member's config and seed would play.
 
         Training states do not change.
 
@@ -416,7 +417,8 @@ class Population(Checkpointable):
         after_iteration: Callable[[str], object] | None = None,
         continues: bool = False,
     ) -> Result:
-        """Trains until every live member has reached a goal, and shows the progress.
+        """Trains until every member that is neither stopped nor diverged has reached its goal, such as a number of
+        iterations or a return. Shows the progress.
 
         A member that has reached its goal continues to train with the others; `reached` has the time. Ctrl-C ends the
         call after the running iteration.
@@ -504,8 +506,8 @@ class Population(Checkpointable):
 
     @property
     def best(self) -> list[Best] | None:
-        """Highest mean return of each member, with its iteration and the path of the checkpoint from `write_runs`; None
-        without ``reporting(keep_best=True)``.
+        """List with the highest mean return (or other metric) of each member, its iteration, and the path of the
+        checkpoint that `write_runs` saves. None, in place of the list, without ``reporting(keep_best=...)``.
         """
         return None if self._best is None else self._best.best
 
@@ -547,8 +549,8 @@ class Population(Checkpointable):
         return algo
 
     def runs(self) -> list[Run]:
-        """Recorded run of each member, for figures and reports. The run of a stopped member ends when it was
-        stopped.
+        """Recorded runs of all members, one `Run` each, for figures and reports. The run of a stopped member ends with
+        the last iteration before the stop.
         """
         origin = {**self._origin, "num_members": len(self)}
         if self.directory is not None:
@@ -558,9 +560,10 @@ class Population(Checkpointable):
         return runs_of(self.members, self.history, self._settings.reported, origin, ends, folders)
 
     def write_runs(self, directory: str | os.PathLike[str]) -> None:
-        """Writes a folder for each member, which `jaxrl plot` and `jaxrl report` read: results, settings, origin, and
-        with ``reporting(keep_best=True)`` the best state. `learn` calls it at the end if ``reporting(results_dir=...)``
-        is set.
+        """Writes a folder for each member, which `jaxrl plot` and `jaxrl report` read. It contains the member's
+        results, its settings, and facts for repeating the run (command, versions, git commit); with
+        ``reporting(keep_best=...)`` also the best state. If ``reporting(results_dir=...)`` is set, `learn` calls this
+        method at its end.
 
         Args:
             directory: Folder in which each member gets a folder, with a number if another run has that name. Files that
@@ -587,7 +590,8 @@ class Population(Checkpointable):
         title: str | None = None,
         **options: Unpack[AxisOptions],
     ) -> Any:
-        """Draws one line with a band for each combination of settings: the interquartile mean over its seeds.
+        """Draws a metric during training: one line with a band for each combination of settings. The line is the
+        interquartile mean over the members with this combination, which differ in their seeds.
 
         Args:
             path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
@@ -675,7 +679,8 @@ class Population(Checkpointable):
         self._change({int(i): (own, self._settings.changed(int(i), own, call % i)) for i, own in settings.items()})
 
     def _change(self, changed: Mapping[int, tuple[Mapping[str, Any], AlgorithmConfig]]) -> None:
-        """Applies new settings to population members, in the running program and in the population's records.
+        """Applies new settings to population members: in training, in evaluation, in the members' configs, in the
+        history, and in the command log.
 
         Args:
             changed: ``{member: (new settings, config that `MemberSettings.changed` returned for these settings)}``.
@@ -743,8 +748,8 @@ class Population(Checkpointable):
             )
 
     def _note_settings(self, new: Sequence[str]) -> None:
-        """After members' settings have changed, adds columns to the history, and updates the evaluation. `new` has the
-        names of settings that had not been changed in any member before.
+        """Updates the history and the evaluation after settings or running members have changed. Adds a column to the
+        history for each setting in `new`: settings that had not been changed in any member before.
         """
         for name in new:
             self.history.add_setting(name, self._settings.first_numbers(name))
@@ -756,8 +761,8 @@ class Population(Checkpointable):
         return type(self._template).get_default_config()
 
     def check_names(self, criteria: StopCriteria) -> None:
-        """Checks that the metric names in stop criteria exist, before the first result exists; see
-        `StopCriteria.check_names`.
+        """Raises a `StopError` if stop criteria name a metric that results cannot contain. Needs no result, so that
+        it can run before training; see `StopCriteria.check_names`.
         """
         criteria.check_names(known_result(self.config, self._template.driver.module_ids))
 
@@ -822,7 +827,9 @@ class Population(Checkpointable):
             self._go_on(int(state["training_iteration"]), float(state["time_total_s"]))
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Constructor arguments for checkpoints: the config, the members, and the treatment of diverged members."""
+        """Constructor arguments that a checkpoint stores: the config, the members, `on_divergence` and
+        `members_at_once`.
+        """
         members = [{"seed": member.seed, "settings": dict(member.settings)} for member in self.members]
         more = {"on_divergence": self.on_divergence, "members_at_once": self._members_at_once}
         runner: Any = self._template.env_runner

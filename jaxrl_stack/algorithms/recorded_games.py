@@ -112,8 +112,8 @@ def _label(player: Player) -> str:
 
 
 def _rival(called: str, algorithm: Algorithm, against: Player) -> Policy | None:
-    """Returns the opponent's policy in a recorded game; None if the opponent acts at random. `against` is the name of a
-    snapshot, or a player, such as the path of a checkpoint.
+    """Returns the opponent's policy for a recorded game; None if the opponent acts at random. `against` is the name of
+    a snapshot in `algorithm.league`, or another player that `load_player` accepts, such as the path of a checkpoint.
     """
     league = algorithm.league
     snapshots = [] if league is None else league.names

@@ -19,7 +19,8 @@ OVERRIDES = "algorithm_config_overrides_per_module"
 
 
 class ChangedConfig(NamedTuple):
-    """Config of a running algorithm with changed settings, such as ``lr``, and the names of these settings.
+    """Result of `changed_config`: the config of a running algorithm with new values of some settings, such as ``lr``,
+    and the names of these settings.
 
     Attributes:
         config: The frozen config.
@@ -170,7 +171,7 @@ def _paths(before: AlgorithmConfig, after: AlgorithmConfig, names: Collection[st
 
 
 def value_of(config: AlgorithmConfig, path: str) -> Any:
-    """Value of a setting as the user gave it.
+    """Value of a setting as the user gave it, such as a number or a schedule; else the default.
 
     Args:
         config: The config.
@@ -209,7 +210,8 @@ class SettingChanges:
         self.stored: Mapping[str, list[Any]] = {}
 
     def note(self, before: AlgorithmConfig, paths: Collection[str]) -> list[str]:
-        """Adds settings that were changed, with their first values, to the record.
+        """Records the settings that have changed for the first time, with their values in the config `before` the
+        change.
 
         Args:
             before: The config before the change.
@@ -223,8 +225,8 @@ class SettingChanges:
         return new
 
     def values(self, config: AlgorithmConfig, num_env_steps: int) -> dict[str, float]:
-        """Current values of the changed settings, by path. The value of a schedule is its value after
-        `num_env_steps`.
+        """Current values of the changed settings: ``{path: value}`` with paths such as "lr", or "p0/lr" for module
+        "p0". The value of a schedule is its value after `num_env_steps`.
         """
         return {path: number_at(value_of(config, path), num_env_steps) for path in self.first}
 

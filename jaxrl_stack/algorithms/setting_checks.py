@@ -38,7 +38,9 @@ def check_of(annotation: str) -> Callable[[Callable[[Any], str | None]], Check]:
 
 
 def fits(test: Callable[[Any], bool], what: str, annotation: str) -> Check:
-    """Creates a check for values for which `test` returns True; `what` describes valid values."""
+    """Creates a `Check` that accepts a value if ``test(value)`` is True. `what` describes valid values in error
+    messages.
+    """
     return Check(lambda value: None if test(value) else what, annotation)
 
 
@@ -161,7 +163,9 @@ def subclass_of(base: type, what: str, annotation: str = "type") -> Check:
 
 @check_of("dict[str, float]")
 def amounts(value: Any) -> str | None:
-    """Checks that a setting is a dict from names to numbers of at least 0."""
+    """Checks that a setting is a dict from names of resources to numbers of at least 0. Returns a description of valid
+    values if `value` is invalid, else None.
+    """
     one = number(0, finite=True)
     if isinstance(value, dict) and all(isinstance(k, str) and one(v) is None for k, v in value.items()):
         return None
@@ -170,14 +174,18 @@ def amounts(value: Any) -> str | None:
 
 @check_of("Callable[..., Any] | list[Callable[..., Any]]")
 def functions(value: Any) -> str | None:
-    """Checks that a setting is a callable or a list of callables."""
+    """Checks that a setting is a callable or a list of callables. Returns a description of valid values if `value` is
+    invalid, else None.
+    """
     items = value if isinstance(value, (list, tuple)) else [value]
     return None if all(map(callable, items)) else "a function or a list of functions"
 
 
 @check_of("int | Collection[int]")
 def iterations(value: Any) -> str | None:
-    """Checks that a setting is an iteration number, or a list of iteration numbers."""
+    """Checks that a setting is an iteration number (an integer of at least 1), or a collection of such numbers. Returns
+    a description of valid values if `value` is invalid, else None.
+    """
     one = integer(1)
     numbers = [value] if isinstance(value, (int, np.integer)) else value
     if isinstance(numbers, Collection) and not isinstance(numbers, str) and all(one(n) is None for n in numbers):

@@ -95,8 +95,8 @@ class Setting:
         fill("type", self.type or self.check.type + (" | None" if can_be_none else ""))
         if self.kind in ("inert", "later") and not self.instead:
             raise ValueError(
-                f"The setting {self.name!r} has no text about its replacement, which settings of kind {self.kind!r} "
-                f"need. Declare the setting with instead='...'."
+                f"The setting {self.name!r} of kind {self.kind!r} has no text that tells users what to use instead. "
+                f"Declare the setting with this text: instead='...'."
             )
         if self.schedulable and self.kind != "traced":
             raise ValueError(
@@ -120,7 +120,7 @@ class Setting:
         return self.check(value)
 
     def differs_from_default(self, value: Any) -> bool:
-        """Whether `value` differs from the default."""
+        """Whether `value` differs from the setting's default."""
         return not same(value, self.default)
 
 
@@ -215,7 +215,7 @@ class Declarations:
         return [s for s in self.by_name.values() if self.takes(section, s.name)]
 
     def takes(self, section: str, name: str) -> bool:
-        """Whether the method of a section has an argument for this setting."""
+        """Whether the config method `section`, such as ``training``, has an argument for the setting `name`."""
         return self.section_of.get(name) == section or name in self.also.get(section, ())
 
     def _names_in(self, section: str | None) -> frozenset[str]:
@@ -226,7 +226,7 @@ class Declarations:
         return f"{self.section_of[setting.name]}({setting.name}={value})"
 
     def check(self, setting: Setting, value: Any) -> None:
-        """Checks that a value is valid for a setting.
+        """Raises a ValueError if a value is invalid for a setting.
 
         Raises:
             ValueError: If the value is invalid.
@@ -236,9 +236,9 @@ class Declarations:
             raise ValueError(f"{self.call(setting, short(value))}: must be {problem}.")
 
     def old_name(self, name: str, section: str | None = None) -> OldName | None:
-        """Finds the declaration of `name` as an old name of a setting. `section` is the config method that was called
-        with an argument of this name; None for an attribute of the config or a key of a config dict. Returns None if
-        `name` is not an old name there.
+        """Finds `name` among the old names of settings, and returns the entry; None if `name` is not an old name in
+        `section`. `section` is the config method that was called with an argument `name`. It is None if `name` is an
+        attribute of the config or a key of a config dict.
         """
         old = self.old.get(name)
         if old is None or (old.sections and section not in old.sections):

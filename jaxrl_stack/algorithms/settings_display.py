@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def short(value: Any, width: int = 60) -> str:
-    """A short text of a value for tables: names of classes and functions, at most `width` characters."""
+    """Returns a text of at most `width` characters for a value, for tables and messages; longer texts are cut off.
+    Classes and functions appear by name.
+    """
     if isinstance(value, type) or inspect.isroutine(value):
         text = getattr(value, "__qualname__", repr(value))
     elif is_record(value):

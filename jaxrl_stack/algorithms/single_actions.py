@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def checked_state(module_id: str, module: RLModule, state: Any) -> Any:
-    """Checks a recurrent state that a user passes for a module, and converts it to arrays.
+    """Checks the recurrent state that a user passes to `compute_single_action`, and converts it to arrays.
 
     Args:
         module_id: Id of the module.

@@ -49,8 +49,8 @@ class SavedCheckpoint:
 
 
 def config_to_store(config: AlgorithmConfig, module_map: ModuleMap) -> AlgorithmConfig:
-    """Config for a run's checkpoint. If each agent has the same policy in all episodes, a table replaces the policy
-    mapping function.
+    """Config for a run's checkpoint. If each agent has the same policy in all episodes, a `PolicyTable` from agent ids
+    to policy ids replaces the policy mapping function.
 
     Args:
         config: The config of a run.
@@ -67,8 +67,9 @@ def config_to_store(config: AlgorithmConfig, module_map: ModuleMap) -> Algorithm
 
 
 def restored_checkpoint(path: Any, filesystem: Any) -> tuple[dict[str, Any], str | None]:
-    """Describes a restored checkpoint for the log of the run's commands. Returns two values: a dict with the path and
-    checksum of the checkpoint, and the reason why the command cannot be repeated (None if it can).
+    """Describes a restored checkpoint for a run's command log (the calls that changed the training state). Returns two
+    values: a dict with the path and checksum of the checkpoint, and the reason why the logged call cannot be repeated
+    (None if it can).
 
     Args:
         path, filesystem: See `Checkpointable.restore_from_path`.
@@ -94,8 +95,8 @@ def cannot_be_built(stored: Stored, config: AlgorithmConfig, error: Exception) -
 def check_code(
     stored: Stored, loader: ClassLoader, algo_class: type, config: AlgorithmConfig | None, settings: Mapping[str, Any]
 ) -> None:
-    """Raises a single error that lists all code that a checkpoint needs and the caller has not allowed, and all
-    settings that it needs and the caller has not passed.
+    """Raises a ValueError if a checkpoint needs code that the caller has not allowed, or settings that the caller has
+    not passed. A single error lists all missing code and settings.
 
     Args:
         stored: The checkpoint.
@@ -127,8 +128,9 @@ def check_code(
 
 
 def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) -> None:
-    """Adds to `needed` (the code that loading a checkpoint requires) the code of modules that are not policies of the
-    config, because only these modules are built from descriptions in the checkpoint.
+    """Adds the code of modules in a checkpoint to `needed`, the code that loading the checkpoint requires. Leaves out
+    modules in `policies` (policy ids of the config), because loading builds only the other modules from
+    descriptions in the checkpoint.
     """
     if COMPONENT_LEARNER_GROUP not in stored:
         return  # it is none of an algorithm, as its class will show
@@ -139,8 +141,8 @@ def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) 
 
 
 def _names(node: Any) -> Collection[str]:
-    """Strings in a setting's stored value (a list or dict, possibly encoded as JSON), such as policy names; [] if the
-    value is damaged.
+    """Policy ids in a checkpoint's value of the setting ``policies``, a list or dict, possibly encoded as JSON; [] if
+    the value is damaged.
     """
     names = node["value"] if isinstance(node, dict) and KIND in node else node
     return [name for name in names if isinstance(name, str)] if isinstance(names, Iterable) else []
@@ -206,7 +208,8 @@ def settings_left_out(stored: Stored) -> Collection[str]:
 
 
 def stored_settings(stored: Stored, loader: ClassLoader, names: Sequence[str]) -> list[Any]:
-    """Reads settings from an algorithm's checkpoint; None for settings that were not set.
+    """Reads the values of the settings `names` from an algorithm's checkpoint, in this order. Settings that the
+    checkpoint does not contain have the value None.
 
     Args:
         stored: The checkpoint.

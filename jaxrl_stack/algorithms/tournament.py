@@ -96,12 +96,13 @@ def run_tournament(
 
 
 def _called(name: str) -> str:
-    """Description of a player for errors."""
+    """Description of a player for error messages."""
     return f"{_WHERE}: player {name!r}"
 
 
 def names_of_paths(paths: list[str]) -> dict[str, str]:
-    """Derives short, different names of checkpoints: the parts of their paths in which they differ.
+    """Derives short names of checkpoints from their paths: the fewest last parts of the paths with which all names
+    differ.
 
     Args:
         paths: Checkpoints or ``"random"``.

@@ -81,7 +81,9 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
         }
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """`_forward`, with the latents of the value function as `EMBEDDINGS` for `compute_values`."""
+        """Computes the outputs of `_forward`, and adds the latents of the value function as `EMBEDDINGS`, which
+        `compute_values` reads.
+        """
         batch, mask = split_action_mask(batch)
         encoded = self.encoder(batch)
         latents = encoded[ENCODER_OUT]

@@ -105,8 +105,8 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
         return q_learning.select(q_values, q_learning.greedy_actions(q_values, mask))
 
     def _rates_of_rows(self, shape: tuple[int, ...]) -> jax.Array:
-        """Exploration epsilon of each batch row (one environment on this device): float32 ``[B, 1, ...]``, with as many
-        axes as `shape`.
+        """Exploration epsilon of each batch row, float32 ``[B, 1, ...]`` with as many axes as `shape`. Each row belongs
+        to one environment on this device.
 
         Device d of a program has the environments from ``d * B`` on. `epsilon_per_env` repeats if there are more
         environments than rates.

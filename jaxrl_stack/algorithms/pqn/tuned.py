@@ -21,7 +21,7 @@ _CARTPOLE: dict[str, Any] = {
 
 
 def _minatar_settings(num_steps: int) -> dict[str, Any]:
-    """Settings of the paper's authors for MinAtar, with schedules over `num_steps` env steps."""
+    """Settings for MinAtar by the authors of PQN (Gallici et al., 2024), with schedules over `num_steps` env steps."""
     return {
         "num_envs_per_env_runner": 128,
         "train_batch_size_per_learner": 4096,

@@ -71,7 +71,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         self._make_random_streams()
 
     def _make_random_streams(self) -> None:
-        """Creates the random streams of the forward passes, after `setup`."""
+        """Creates the random streams of the forward passes. The constructor calls this method after `setup`."""
         self.noise = nnx.Rngs(self.rngs())
 
     def setup(self) -> None:
@@ -186,7 +186,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         )
 
     def _critic_states(self, timeline: Timeline, prefix: str = "") -> list[Any]:
-        """Recurrent state of each critic after the burn-in steps; `prefix` selects the target networks."""
+        """Recurrent states after the burn-in steps, one per critic. ``prefix="target_"`` selects the target networks."""
         number = jax.tree.leaves(timeline.obs)[0].shape[0]
         return [
             timeline.state_in(states_of(encoder), batched_initial_state(encoder, number))
@@ -282,8 +282,8 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
 
 def of_critic(batch: dict[str, Any], encoder: Any, index: int) -> dict[str, Any]:
-    """Returns the batch with the recurrent state of critic `index`, or with an initial state if the batch contains
-    none. If the encoder has no recurrent state, the batch is unchanged.
+    """Returns the batch with the recurrent state of critic `index` as `STATE_IN`. If the batch has no `STATE_IN`, the
+    state is the encoder's initial state; for an encoder without recurrent state, the batch is then unchanged.
     """
     if Columns.STATE_IN in batch:
         return {**batch, Columns.STATE_IN: batch[Columns.STATE_IN][index]}

@@ -31,7 +31,8 @@ _OLD_MODEL_CONFIG: dict[str, Any] = {
 
 
 def check_settings_of_modules(config: Any) -> None:
-    """Raises if the model config contradicts an algorithm setting such as ``twin_q``, which the modules also read.
+    """Raises a ValueError if the model config and the algorithm's config have different values of a setting that both
+    contain, such as ``twin_q``.
 
     Raises:
         ValueError: Names the setting and both values.

@@ -73,7 +73,9 @@ adam = functools.partial(optax.adam, eps=1e-7)
 
 
 def twin_critics(module: Any, config: Any) -> dict[str, list[Any]]:
-    """Networks of each critic optimizer, ``{optimizer: networks}``: one critic, or two with ``twin_q``."""
+    """Encoder and head that each critic optimizer trains, ``{optimizer: [encoder, head]}``: key ``qf``, and with
+    ``twin_q`` also ``qf_twin``.
+    """
     critics = {"qf": [module.qf_encoder, module.qf]}
     return critics | ({"qf_twin": [module.qf_twin_encoder, module.qf_twin]} if config.twin_q else {})
 
@@ -81,7 +83,7 @@ def twin_critics(module: Any, config: Any) -> dict[str, list[Any]]:
 def register_adams(
     learner: Learner, module_id: str, trained: Mapping[str, Sequence[Any]], rates: Mapping[str, Any]
 ) -> None:
-    """Registers one Adam optimizer for each group of a module's networks.
+    """Registers one Adam optimizer for each entry of `trained`, with the parameters of the networks in this entry.
 
     Args:
         learner: The learner.
@@ -171,7 +173,7 @@ class SACLearner(TargetNetworkUpdates, Learner):
         )
 
     def _critics_of(self, module: Any, config: Any) -> dict[str, list[Any]]:
-        """Networks of each critic optimizer, ``{optimizer: networks}``."""
+        """Networks that each critic optimizer trains, ``{optimizer: networks}``."""
         return twin_critics(module, config)
 
     @staticmethod
@@ -272,8 +274,9 @@ class SACLearner(TargetNetworkUpdates, Learner):
 
 
 def policy_rows(fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any) -> dict[str, jax.Array]:
-    """Computes for each row, with continuous actions, the policy loss, the temperature loss, and the log-probability of
-    the action that the current policy has sampled for the row: float32 `[N]` each.
+    """Computes three arrays with one value per row, float32 `[N]`, for continuous actions: the policy loss, the
+    temperature loss, and the log-probability of a new action that the current policy samples for the row's
+    observation.
     """
     logp = fwd_out["logp_resampled"]
     return {

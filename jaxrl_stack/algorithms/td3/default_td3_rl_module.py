@@ -32,7 +32,9 @@ class DefaultTD3RLModule(DefaultSACRLModule):
     exploration_settings = ("exploration_noise", "random_timesteps")
 
     def _make_random_streams(self) -> None:
-        """Creates the random streams of exploration and of the noise on the target policy's actions, after `setup`."""
+        """Creates the random streams of exploration and of the noise on the target policy's actions. The constructor
+        calls this method after `setup`.
+        """
         self.exploration_stream = self.rngs["exploration"].fork()
         super()._make_random_streams()
 

@@ -112,9 +112,9 @@ class TD3Config(OffPolicyConfig):
         return values
 
     def static_value(self, name: str) -> float | None:
-        """Value of a traced setting that ``experimental(_static_settings=...)`` compiles into the programs as a
-        constant, else None. If `bc_alpha` is set (TD3+BC on recorded data), the constant for `random_timesteps` is 0,
-        as in `traced_values`.
+        """Value of the traced setting `name` if ``experimental(_static_settings=...)`` contains the name: the programs
+        then contain the value as a constant. Returns None for all other settings. If `bc_alpha` is set (TD3+BC on
+        recorded data), the constant for `random_timesteps` is 0: no action is drawn uniformly at random.
         """
         value = super().static_value(name)
         return 0 if name == "random_timesteps" and value is not None and self.bc_alpha is not None else value

@@ -98,8 +98,8 @@ class TD3Learner(TargetNetworkUpdates, Learner):
 
     @property
     def _policy_is_due_now(self) -> Any:
-        """Whether the update that is being traced changes the policy: True, or a traced bool scalar. It is always
-        True if losses are only evaluated, without an update.
+        """Whether the gradient update that JAX is tracing changes the policy: True if every update does, else a traced
+        bool scalar. Always True if losses are only evaluated, without an update.
         """
         before = self.updates_so_far
         return True if before is None else self._policy_is_due(before + jnp.uint32(1))
@@ -205,8 +205,8 @@ class TD3Learner(TargetNetworkUpdates, Learner):
         return {"policy": -module.compute_policy_values(batch)[1]}
 
     def _policy_loss(self, config: Any, means: dict[str, jax.Array]) -> jax.Array:
-        """Policy loss from the means of `_policy_rows`; removes the loss terms from `means`, so that only metrics
-        remain.
+        """Computes the policy loss from `means`, the means of the terms in `_policy_rows`. Removes the terms that are
+        no metrics from `means`.
         """
         return means.pop("policy")
 
