@@ -169,7 +169,8 @@ class Population(Checkpointable):
         )
 
     def restart(self, members: Sequence[Member | Mapping[str, Any]]) -> None:
-        """Replaces the members and trains from the beginning with the same program, without recompiling.
+        """Replaces the members, and resets training to the beginning. The next `train` call runs iteration 1 of the new
+        members with the same compiled program.
 
         Args:
             members: Members that fit the program, at most as many as the population has room for.
@@ -235,7 +236,7 @@ class Population(Checkpointable):
 
     def _go_on(self, done: int, seconds: float) -> None:
         """Continues the counts of iterations and seconds after a restore. Marks for removal the checkpoints that do not
-        belong to the restored run, such as those of later iterations. Removes the table of the members' results
+        belong to the restored run, such as checkpoints of later iterations. Removes the table of the members' results
         (`MEMBERS_FILE`), which `learn` writes again at its end.
         """
         self._iterations.go_on(done, seconds, self.driver)
@@ -314,7 +315,9 @@ class Population(Checkpointable):
         return self.directory
 
     def _why_not(self, devices: Sequence[Any]) -> str | None:
-        """Reason why the population's iterations cannot be recomputed, with the remedy; None if they can."""
+        """Reason why the population's iterations cannot be recomputed bit for bit, with the remedy; None if they
+        can.
+        """
         if len(self) != self._num_built:
             return (
                 f"restart() trains {len(self)} members by a program for {self._num_built}. "
@@ -323,7 +326,7 @@ class Population(Checkpointable):
         return why_not_recomputable(self.config, devices)
 
     def _repeat_iteration(self, num_training_steps: int) -> Result:
-        """Runs one iteration with a given number of training steps, to recompute a recorded iteration; see
+        """Runs one iteration with a given number of training steps, to repeat a recorded iteration; see
         `Algorithm._repeat_iteration`.
         """
         self._num_training_steps = num_training_steps

@@ -186,7 +186,9 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         )
 
     def _critic_states(self, timeline: Timeline, prefix: str = "") -> list[Any]:
-        """Recurrent states after the burn-in steps, one per critic. ``prefix="target_"`` selects the target networks."""
+        """List with one recurrent state per critic, after the burn-in steps. ``prefix="target_"`` selects the target
+        networks.
+        """
         number = jax.tree.leaves(timeline.obs)[0].shape[0]
         return [
             timeline.state_in(states_of(encoder), batched_initial_state(encoder, number))
@@ -276,7 +278,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return masked_logits(self.pi(encoded[ENCODER_OUT]), mask), state_out_of(encoded)
 
     def _with_constant_parameters(self) -> DefaultSACRLModule:
-        """Copy of the module whose parameters receive no gradients."""
+        """Copy of the module. No gradients flow to the parameters through the copy."""
         graphdef, state = nnx.split(self)
         return nnx.merge(graphdef, jax.lax.stop_gradient(state))
 
