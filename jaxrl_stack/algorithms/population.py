@@ -169,8 +169,8 @@ class Population(Checkpointable):
         )
 
     def restart(self, members: Sequence[Member | Mapping[str, Any]]) -> None:
-        """Replaces the members, and resets training to the beginning. The next `train` call runs iteration 1 of the new
-        members with the same compiled program.
+        """Replaces all members by new, untrained members. The history and all counters start again; the next `train`
+        call runs iteration 1 of the new members. Reuses the compiled training program.
 
         Args:
             members: Members that fit the program, at most as many as the population has room for.
@@ -257,7 +257,7 @@ class Population(Checkpointable):
 
     @property
     def num_env_steps_sampled_lifetime(self) -> int:
-        """Number of env steps that each running member has sampled; it is the same for all running members."""
+        """Number of env steps that each running member has sampled, the same number for all of them."""
         return self.driver.num_env_steps
 
     def __len__(self) -> int:
@@ -336,8 +336,9 @@ class Population(Checkpointable):
             self._num_training_steps = None
 
     def _replace_settings(self, settings: Mapping[str, Any]) -> None:
-        """Replaces settings that do not affect training, such as the results folder, before the iterations of a
-        recorded population are recomputed. Checkpoints still store the old values of these settings.
+        """Sets new values, ``{name: value}``, of settings that do not affect training, such as the results folder. This
+        happens before the iterations of a recorded population are recomputed. Checkpoints still store the recorded
+        population's values of these settings.
         """
         self._replaced_settings = {name: self.config.stored_value(name) for name in settings}
         self.config = with_replaced_settings(self.config, settings)
@@ -379,16 +380,18 @@ class Population(Checkpointable):
         return result
 
     def evaluate(self) -> MemberResults:
-        """Evaluates the current weights of all members. Each member plays the episodes that an `Algorithm` with
-        the member's config and seed would play.
+        """Evaluates the current weights of all members that `keep` has not stopped. Resets the evaluation environments
+        first.
 
-        Training states do not change.
+        Each member plays the same episodes as an `Algorithm` with the member's config, seed and weights, after the same
+        number of iterations and of evaluations since the last iteration. Training states do not change.
 
         Returns:
             For each member the dict of ``result["evaluation"]``: ``{"env_runners": {...}}``, with NaN for stopped
             members.
 
         Raises:
+            TimeoutError: If the episodes take longer than ``evaluation_sample_timeout_s``.
             ValueError: If there is no JAX environment to evaluate in.
         """
         self._check_is_running()
@@ -420,8 +423,8 @@ class Population(Checkpointable):
         after_iteration: Callable[[str], object] | None = None,
         continues: bool = False,
     ) -> Result:
-        """Trains until every member that is neither stopped nor diverged has reached its goal, such as a number of
-        iterations or a return. Shows the progress.
+        """Trains until every live member has reached its goal, such as a number of iterations or a return. Shows the
+        progress. Members that diverged or that `keep` stopped are not live.
 
         A member that has reached its goal continues to train with the others; `reached` has the time. Ctrl-C ends the
         call after the running iteration.
@@ -509,8 +512,8 @@ class Population(Checkpointable):
 
     @property
     def best(self) -> list[Best] | None:
-        """List with the highest mean return (or other metric) of each member, its iteration, and the path of the
-        checkpoint that `write_runs` saves. None, in place of the list, without ``reporting(keep_best=...)``.
+        """One `Best` per member: the highest mean return (or other metric), the iteration with this value, and the path
+        of the checkpoint that `write_runs` saves. Without ``reporting(keep_best=...)``, the property is None.
         """
         return None if self._best is None else self._best.best
 
@@ -563,10 +566,10 @@ class Population(Checkpointable):
         return runs_of(self.members, self.history, self._settings.reported, origin, ends, folders)
 
     def write_runs(self, directory: str | os.PathLike[str]) -> None:
-        """Writes a folder for each member, which `jaxrl plot` and `jaxrl report` read. It contains the member's
-        results, its settings, and facts for repeating the run (command, versions, git commit); with
-        ``reporting(keep_best=...)`` also the best state. If ``reporting(results_dir=...)`` is set, `learn` calls this
-        method at its end.
+        """Writes one folder per member, for `jaxrl plot` and `jaxrl report`. A folder contains the member's results,
+        its settings, and facts for repeating the run (command, versions, git commit). With
+        ``reporting(keep_best=...)``, it also contains a checkpoint of the member's best state. If
+        ``reporting(results_dir=...)`` is set, `learn` calls this method at its end.
 
         Args:
             directory: Folder in which each member gets a folder, with a number if another run has that name. Files that
@@ -593,8 +596,8 @@ class Population(Checkpointable):
         title: str | None = None,
         **options: Unpack[AxisOptions],
     ) -> Any:
-        """Draws a metric during training: one line with a band for each combination of settings. The line is the
-        interquartile mean over the members with this combination, which differ in their seeds.
+        """Draws a metric over the course of training: one line with a band for each combination of settings. The line
+        is the interquartile mean over the members with this combination, one member per seed.
 
         Args:
             path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
@@ -751,8 +754,8 @@ class Population(Checkpointable):
             )
 
     def _note_settings(self, new: Sequence[str]) -> None:
-        """Updates the history and the evaluation after settings or running members have changed. Adds a column to the
-        history for each setting in `new`: settings that had not been changed in any member before.
+        """Updates the history and the evaluation after the settings of members or the set of running members have
+        changed. Adds a column to the history for each setting in `new`, the settings that no member had changed before.
         """
         for name in new:
             self.history.add_setting(name, self._settings.first_numbers(name))
@@ -764,8 +767,8 @@ class Population(Checkpointable):
         return type(self._template).get_default_config()
 
     def check_names(self, criteria: StopCriteria) -> None:
-        """Raises a `StopError` if stop criteria name a metric that results cannot contain. Needs no result, so that
-        it can run before training; see `StopCriteria.check_names`.
+        """Raises a `StopError` if stop criteria name a metric that results cannot contain. The check needs no result,
+        so it can run before training; see `StopCriteria.check_names`.
         """
         criteria.check_names(known_result(self.config, self._template.driver.module_ids))
 

@@ -171,7 +171,7 @@ def _paths(before: AlgorithmConfig, after: AlgorithmConfig, names: Collection[st
 
 
 def value_of(config: AlgorithmConfig, path: str) -> Any:
-    """Value of a setting as the user gave it, such as a number or a schedule; else the default.
+    """Value of a setting as the user gave it, such as a number or a schedule. If the user did not set it, the default.
 
     Args:
         config: The config.
@@ -210,8 +210,7 @@ class SettingChanges:
         self.stored: Mapping[str, list[Any]] = {}
 
     def note(self, before: AlgorithmConfig, paths: Collection[str]) -> list[str]:
-        """Records the settings that have changed for the first time, with their values in the config `before` the
-        change.
+        """Records the settings that have changed for the first time, with their values before the change.
 
         Args:
             before: The config before the change.

@@ -163,8 +163,8 @@ def subclass_of(base: type, what: str, annotation: str = "type") -> Check:
 
 @check_of("dict[str, float]")
 def amounts(value: Any) -> str | None:
-    """Checks that a setting is a dict from names of resources to numbers of at least 0. Returns a description of valid
-    values if `value` is invalid, else None.
+    """Checks that a setting is a dict from names of resources to finite numbers of at least 0. Returns a description of
+    valid values if `value` is invalid, else None.
     """
     one = number(0, finite=True)
     if isinstance(value, dict) and all(isinstance(k, str) and one(v) is None for k, v in value.items()):

@@ -69,7 +69,7 @@ def is_record(value: Any) -> TypeGuard[Any]:
 
 
 def copy_value(value: Any) -> Any:
-    """Returns a copy of a value: nested containers and dataclasses are copied, all other objects are shared.
+    """Returns a copy of a value. Copies containers and dataclasses at all levels; the copy shares all other objects.
 
     Environments, functions, classes and spaces keep their identity, so that a copied config matches the programs that
     were compiled for the original.

@@ -95,8 +95,8 @@ class Setting:
         fill("type", self.type or self.check.type + (" | None" if can_be_none else ""))
         if self.kind in ("inert", "later") and not self.instead:
             raise ValueError(
-                f"The setting {self.name!r} of kind {self.kind!r} has no text that tells users what to use instead. "
-                f"Declare the setting with this text: instead='...'."
+                f"The setting {self.name!r} of kind {self.kind!r} needs a text that tells users what to use instead. "
+                f"Declare the setting with instead='...'."
             )
         if self.schedulable and self.kind != "traced":
             raise ValueError(
@@ -236,8 +236,8 @@ class Declarations:
             raise ValueError(f"{self.call(setting, short(value))}: must be {problem}.")
 
     def old_name(self, name: str, section: str | None = None) -> OldName | None:
-        """Finds `name` among the old names of settings, and returns the entry; None if `name` is not an old name in
-        `section`. `section` is the config method that was called with an argument `name`. It is None if `name` is an
+        """Returns the `OldName` entry for `name`; None if `name` is not an old name of a setting in `section`.
+        `section` is the config method that was called with an argument `name`. Pass ``section=None`` if `name` is an
         attribute of the config or a key of a config dict.
         """
         old = self.old.get(name)

@@ -141,8 +141,8 @@ def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) 
 
 
 def _names(node: Any) -> Collection[str]:
-    """Policy ids in a checkpoint's value of the setting ``policies``, a list or dict, possibly encoded as JSON; [] if
-    the value is damaged.
+    """Policy ids in a value of the setting ``policies``: a list or dict of the caller, or the JSON value in a
+    checkpoint. Returns [] if the value is damaged.
     """
     names = node["value"] if isinstance(node, dict) and KIND in node else node
     return [name for name in names if isinstance(name, str)] if isinstance(names, Iterable) else []
@@ -208,8 +208,8 @@ def settings_left_out(stored: Stored) -> Collection[str]:
 
 
 def stored_settings(stored: Stored, loader: ClassLoader, names: Sequence[str]) -> list[Any]:
-    """Reads the values of the settings `names` from an algorithm's checkpoint, in this order. Settings that the
-    checkpoint does not contain have the value None.
+    """Reads the values of the settings `names` from an algorithm's checkpoint, in this order. The value is None for
+    settings that the checkpoint does not contain, such as settings that the user did not set.
 
     Args:
         stored: The checkpoint.

@@ -101,8 +101,8 @@ def _called(name: str) -> str:
 
 
 def names_of_paths(paths: list[str]) -> dict[str, str]:
-    """Derives short names of checkpoints from their paths: the fewest last parts of the paths with which all names
-    differ.
+    """Derives short names of checkpoints from their paths. Each name consists of the last parts of the path, as few as
+    are needed for all names to differ.
 
     Args:
         paths: Checkpoints or ``"random"``.

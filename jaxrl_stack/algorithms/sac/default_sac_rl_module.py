@@ -71,7 +71,9 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         self._make_random_streams()
 
     def _make_random_streams(self) -> None:
-        """Creates the random streams of the forward passes. The constructor calls this method after `setup`."""
+        """Creates the random streams of the forward passes. The constructor calls this method after `setup`; a subclass
+        that overrides `setup` thus has the streams, too.
+        """
         self.noise = nnx.Rngs(self.rngs())
 
     def setup(self) -> None:
@@ -186,8 +188,8 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         )
 
     def _critic_states(self, timeline: Timeline, prefix: str = "") -> list[Any]:
-        """List with one recurrent state per critic, after the burn-in steps. ``prefix="target_"`` selects the target
-        networks.
+        """List with one recurrent state `[N, ...]` per critic, after the burn-in steps. Without burn-in, the states are
+        initial states. ``prefix="target_"`` selects the target networks.
         """
         number = jax.tree.leaves(timeline.obs)[0].shape[0]
         return [

@@ -73,8 +73,8 @@ adam = functools.partial(optax.adam, eps=1e-7)
 
 
 def twin_critics(module: Any, config: Any) -> dict[str, list[Any]]:
-    """Encoder and head that each critic optimizer trains, ``{optimizer: [encoder, head]}``: key ``qf``, and with
-    ``twin_q`` also ``qf_twin``.
+    """Encoder and head that each critic optimizer trains, ``{optimizer: [encoder, head]}``. The optimizers are ``qf``
+    and, with ``twin_q``, ``qf_twin``.
     """
     critics = {"qf": [module.qf_encoder, module.qf]}
     return critics | ({"qf_twin": [module.qf_twin_encoder, module.qf_twin]} if config.twin_q else {})
@@ -274,9 +274,9 @@ class SACLearner(TargetNetworkUpdates, Learner):
 
 
 def policy_rows(fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any) -> dict[str, jax.Array]:
-    """Computes three arrays with one value per row, float32 `[N]`, for continuous actions: the policy loss, the
-    temperature loss, and the log-probability of a new action that the current policy samples for the row's
-    observation.
+    """Computes three arrays with one value per row, float32 `[N]`, for continuous actions: the policy loss
+    (``"policy"``), the temperature loss (``"alpha"``), and the log-probability (`LOGPS_KEY`) of the new action that
+    the current policy has sampled for the row's observation.
     """
     logp = fwd_out["logp_resampled"]
     return {

@@ -205,8 +205,8 @@ class TD3Learner(TargetNetworkUpdates, Learner):
         return {"policy": -module.compute_policy_values(batch)[1]}
 
     def _policy_loss(self, config: Any, means: dict[str, jax.Array]) -> jax.Array:
-        """Computes the policy loss from `means`, the means of the terms in `_policy_rows`. Removes the terms that are
-        no metrics from `means`.
+        """Computes the policy loss from `means`, which contains the means of the terms in `_policy_rows`, and of other
+        losses and metrics. Removes from `means` the terms of the policy loss that are not metrics.
         """
         return means.pop("policy")
 
