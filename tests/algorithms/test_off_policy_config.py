@@ -73,7 +73,7 @@ def test_buffers_of_your_own(kind):
         ({"type": int}, "a subclass of EpisodeReplayBuffer"),
         ({"type": "MultiAgentReplayBuffer"}, "'type' is one of 'EpisodeReplayBuffer'"),
         ({"type": "no_such.Module"}, "cannot be imported: No module named 'no_such'"),
-        ({"type": "math.sin"}, "is sin. Use one of"),
+        ({"type": "math.sin"}, "the type is sin, not a replay buffer class"),
         ({"capacity": 0}, "'capacity' is an integer of at least 1"),
         ({"alpha": -0.5}, "'alpha' is a finite number at least 0"),
         ({"beta": float("inf")}, "'beta' is a finite number"),
