@@ -269,7 +269,7 @@ def _train(config: AlgorithmConfig, stop: dict[str, Any], iterations: int, keep_
 
 
 def table_columns(config: AlgorithmConfig, args: argparse.Namespace) -> dict[str, str]:
-    """Returns the columns of Ray Tune's table of trials, ``{key of results: heading}``."""
+    """Returns the columns of Ray Tune's table of trials: ``{result key: column heading}``."""
     policies = sorted(config.policies) if args.num_agents else ()
     return {
         _ITERATION: "iter",
@@ -302,8 +302,9 @@ def _wandb(args: argparse.Namespace, config: AlgorithmConfig) -> list[Any]:
 def _check_success(
     args: argparse.Namespace, results: Any, stop: dict[str, Any], metric: dict[str, Any] | None, seconds: float
 ) -> None:
-    """Raises an error if no trial has reached the goal of the experiment. With ``--as-release-test``, first writes a
-    summary to the JSON file that the environment variable TEST_OUTPUT_JSON names, if it is set.
+    """Raises an error if no trial has reached the required value of the metric. With ``--as-release-test``, first
+    writes a summary to the JSON file named in the environment variable TEST_OUTPUT_JSON; no file if the variable is not
+    set.
     """
     in_evaluation = f"{EVALUATION_RESULTS}/{_RETURN}"
     default = next((key for key in (in_evaluation, _RETURN) if key in stop), None)

@@ -54,8 +54,8 @@ def get_initializer_fn(name: str | Callable[..., Any] | None, framework: str = "
 
 
 def get_filter_config(shape: Sequence[int]) -> list[list[Any]]:
-    """Default convolutions for images of a given size: RLlib's if it has some for this size, else the list in
-    `docs/networks.md`.
+    """Returns the default convolutions for images of a given size: RLlib's convolutions if RLlib supports this size,
+    else the list in `docs/networks.md`.
 
     Args:
         shape: ``[height, width]``, with an axis of channels after or before them.

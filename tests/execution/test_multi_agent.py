@@ -350,7 +350,7 @@ def test_a_policy_is_trained_against_one_that_learns_nothing(opponent):
     assert changed(algo, before)["p0"] and not before["p1"]
     losses = [result["learners"][mid]["total_loss"] for mid in ("p0", "p1")]
     assert np.isfinite(losses).tolist() == [True, False]
-    with pytest.raises(NotImplementedError, match=r"has nothing to train.*policies_to_train"):
+    with pytest.raises(NotImplementedError, match=r"has no parameters to train.*policies_to_train"):
         algo.get_module("p1").forward_train({Columns.OBS: jnp.zeros((2, 3))})
     algo.stop()
 

@@ -33,8 +33,8 @@ class MemoryProbe(ConfiguredEnv):
 
     @abc.abstractmethod
     def observations(self) -> np.ndarray:
-        """Returns all K possible observations of D features, float32 ``[K, D]``; the observations that contain the
-        information needed later come first.
+        """Returns all K possible observations, float32 ``[K, D]`` with D features. The observations with the
+        information that the agent must remember come first.
         """
 
 

@@ -1,4 +1,4 @@
-"""Multi-agent JAX environments; each also exists as a host environment with the same rules."""
+"""Multi-agent JAX environments; each also exists as a Python environment, a `MultiAgentEnv`, with the same rules."""
 
 from __future__ import annotations
 
@@ -185,7 +185,8 @@ class TicTacToeState(NamedTuple):
 
 
 class TicTacToe(MultiAgentJaxEnv):
-    """Two players take turns on a board of 3 x 3 fields, until one has a row, or the board is full.
+    """Tic-tac-toe on a board of 3 x 3 fields. An episode terminates if a player has three fields in a line, or if the
+    board is full.
 
     The player whose turn it is observes float32 ``[9]``, 1 for its own fields, -1 for the opponent's. The winner gets
     1, the loser -1; who chooses a taken field gets -0.5 and loses the turn. After 30 turns the episode is truncated. On
@@ -299,8 +300,8 @@ def _by_agent(env: MultiAgentJaxEnv, rows: jax.Array) -> dict[Any, jax.Array]:
 
 
 class TwoStepGame(MultiAgentJaxEnv):
-    """Two agents share their reward. Agent 0's first action selects a state with reward 7, or one with a reward of at
-    most 8.
+    """Cooperative game of two agents and two steps. Agent 0's first action selects the state of the second step: a safe
+    one with team reward 7, or a risky one with team reward 8, 1 or 0, depending on both second actions.
 
     After its action 0 the reward is 7 for all actions; after 1 it is 8 if both choose 1, 1 if one does, else 0.
     Each gets half of it. An agent observes float32 ``[3]``, one-hot: the start, the safe state, the risky one;

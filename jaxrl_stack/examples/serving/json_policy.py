@@ -30,7 +30,7 @@ class JsonPolicy:
         policy.compute_single_action(policy.observation_space.sample())  # compiles before the first request
 
     def act(self, request: Any) -> dict[str, Any]:
-        """Returns the action for one observation.
+        """Returns the action for one observation, as a dict for JSON.
 
         Args:
             request: ``{"observation": numbers}`` for the first step of an episode, or
@@ -49,7 +49,7 @@ class JsonPolicy:
                 name = rest.get("episode")
             case _:
                 raise ValueError(
-                    'The request has another form. Send {"observation": numbers}, or '
+                    'The request does not have the expected form. Send {"observation": numbers}, or '
                     '{"observation": numbers, "episode": "name"}.'
                 )
         if name is not None and not isinstance(name, str):

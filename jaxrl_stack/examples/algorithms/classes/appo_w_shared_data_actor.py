@@ -15,7 +15,7 @@ class SharedDataActor:
 
     @classmethod
     def remote(cls) -> Any:
-        """Starts the Ray actor and returns its handle."""
+        """Starts this class as a Ray actor and returns the actor's handle."""
         import ray
 
         actor_class: Any = ray.remote(cls)

@@ -14,8 +14,8 @@ from jaxrl_stack.examples.rl_modules.classes.q_values_rlm import QValuesRLModule
 
 
 class VDNConfig(AlgorithmConfig):
-    """Config of `VDN`. It has no further settings; each agent needs a separate policy, and all agents act in every
-    step.
+    """Config of `VDN`. It adds no settings to `AlgorithmConfig`. Each agent needs a separate policy, and all agents act
+    in every step.
     """
 
     def __init__(self, algo_class: Any = None):
@@ -26,7 +26,7 @@ class VDNConfig(AlgorithmConfig):
         self.lr = 1e-3
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """Returns the spec of a module that computes Q-values."""
+        """Returns the spec of a `QValuesRLModule`."""
         return RLModuleSpec(module_class=QValuesRLModule)
 
     def get_default_learner_class(self) -> type[VDNLearner]:
@@ -53,7 +53,9 @@ class VDNConfig(AlgorithmConfig):
 
 
 class VDN(Algorithm):
-    """Value decomposition networks: Q-learning of a team from the newest samples, with one update per train batch."""
+    """Value decomposition networks: Q-learning of a team of agents without a replay buffer, with one update per train
+    batch of new samples.
+    """
 
     @classmethod
     def get_default_config(cls) -> VDNConfig:

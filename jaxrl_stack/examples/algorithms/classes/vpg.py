@@ -43,7 +43,7 @@ class VPGConfig(AlgorithmConfig):
         return self
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """Returns the spec of a network with one hidden layer."""
+        """Returns the spec of a `VPGRLModule` with one hidden layer of 64 units."""
         return RLModuleSpec(module_class=VPGRLModule, model_config={"hidden_dim": 64})
 
     def get_default_learner_class(self) -> type[VPGLearner]:

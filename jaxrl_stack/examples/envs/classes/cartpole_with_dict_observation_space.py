@@ -13,8 +13,8 @@ from jaxrl_stack.examples.envs.classes.utils.other_observations import OtherObse
 
 
 class CartPoleWithDictObservationSpace(OtherObservations, CartPoleEnv):
-    """CartPole with a nested observation space: a `Dict` with a `Box`, a `Dict` and a `Tuple`; one entry is a random
-    number.
+    """CartPole with a nested observation space: a `Dict` with a `Box`, a `Dict` and a `Tuple`. One value in the
+    observation is random and irrelevant.
 
     ``{"x-pos": [x], "angular-pos": {"value": angle, "some_random_stuff": 0, 1 or 2}, "velocs": ([x'], angle')}``
 

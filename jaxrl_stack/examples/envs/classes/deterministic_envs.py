@@ -9,12 +9,12 @@ import gymnasium as gym
 
 
 def create_cartpole_deterministic(config: Mapping[str, Any]) -> gym.Env:
-    """Creates CartPole-v1 and resets it with the seed in the setting `seed` (default 0)."""
+    """Returns a new CartPole-v1 that has been reset with the seed ``config["seed"]`` (default 0)."""
     return _seeded("CartPole-v1", config)
 
 
 def create_pendulum_deterministic(config: Mapping[str, Any]) -> gym.Env:
-    """Creates Pendulum-v1 and resets it with the seed in the setting `seed` (default 0)."""
+    """Returns a new Pendulum-v1 that has been reset with the seed ``config["seed"]`` (default 0)."""
     return _seeded("Pendulum-v1", config)
 
 

@@ -14,8 +14,8 @@ from jaxrl_stack.utils.spaces import map_parts
 
 
 class NestedSpaceRepeatAfterMeEnv(gym.Env):
-    """Environment in which the agent must repeat the nested observation: reward 1 for each equal `Discrete` part, minus
-    the distance for each `Box` part.
+    """Environment in which the agent must repeat the newest observation, which has a nested space. The reward is the
+    sum over the leaves of the space: 1 for an equal `Discrete` value, minus the distance for a `Box` value.
 
     Settings:
         space (a Tuple of Discrete(2) and a Dict of Box(-1, 1, (2,))): Of observations and of actions.

@@ -11,7 +11,8 @@ from gymnasium.spaces import Box, Discrete
 
 
 class RepeatAfterMeEnv(gym.Env):
-    """Environment in which the agent must repeat the observation of `repeat_delay` steps ago (0 before the first one).
+    """Environment in which the agent must repeat the observation of `repeat_delay` steps ago. In the first
+    `repeat_delay` steps, the right action is 0.
 
     Pays 1 for it and -1 for the other one; with continuous tokens minus the sum of the absolute differences.
 

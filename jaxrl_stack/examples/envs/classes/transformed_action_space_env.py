@@ -1,4 +1,4 @@
-"""Environments whose actions are mapped to other bounds."""
+"""Environments with rescaled actions: the agent's bounds are mapped to the original bounds of the action space."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class ActionTransform(gym.ActionWrapper):
 
 
 def transform_action_space(env_name_or_creator: str | Callable[[Mapping[str, Any]], gym.Env]) -> Callable[..., gym.Env]:
-    """Returns a creator of environments whose actions are mapped from other bounds.
+    """Returns a function that creates environments with rescaled actions: the agent acts in [`low`, `high`], and a
+    wrapper maps its actions to the bounds of the original `Box`.
 
     Args:
         env_name_or_creator: An id of gymnasium, or a function of an ``env_config``.

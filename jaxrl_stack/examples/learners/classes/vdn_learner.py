@@ -47,7 +47,9 @@ class IndependentQLearner(Learner):
     """
 
     def compute_loss_for_module(self, *, module_id: str, config: Any, batch: Any, fwd_out: Any) -> jax.Array:
-        """Computes the TD loss ``mean((Q_i - r_i - gamma * max_a Q_i(o_i', a))^2)`` of one module."""
+        """Computes the TD loss ``mean((Q_i - r_i - gamma * max_a Q_i(o_i', a))^2)`` of module i, with its Q-value
+        ``Q_i`` of the action, reward ``r_i`` and next observation ``o_i'``.
+        """
         following = jnp.where(batch[Columns.TERMINATEDS], 0.0, _best(self.module[module_id], batch))
         targets = jax.lax.stop_gradient(batch[Columns.REWARDS] + config.gamma * following)
         return self.masked_mean(jnp.square(select(fwd_out[Q_VALUES], batch[Columns.ACTIONS]) - targets), batch)

@@ -20,7 +20,8 @@ WINDOW = 100
 
 
 class SelfPlayCallback(RLlibCallback):
-    """Callback for self-play: adds a copy of the policy "main" as an opponent whenever "main" wins often enough.
+    """Callback for self-play: adds a copy of the policy "main" as an opponent after each iteration in which the win
+    rate of "main" is above `win_rate_threshold`.
 
     For games of two agents, 0 and 1, that end with a reward of 1 for the winner. The config has the policies "main",
     the only one that is trained, and "random", its first opponent, and maps agents to them. Copies are called
@@ -41,7 +42,9 @@ class SelfPlayCallback(RLlibCallback):
         self.current_opponent = 0
 
     def on_checkpoint_loaded(self, *, algorithm: Algorithm, **kwargs: Any) -> None:
-        """Counts the copies of "main" in a restored checkpoint, and sets the policy mapping function that uses them."""
+        """Counts the copies of "main" in a restored checkpoint. If the checkpoint has copies, sets the policy mapping
+        function to one that uses the copies as opponents.
+        """
         copies = [re.fullmatch(r"main_v(\d+)", name) for name in algorithm.config.policies]
         self.current_opponent = max((int(copy[1]) for copy in copies if copy), default=0)
         if self.current_opponent:
@@ -55,7 +58,7 @@ class SelfPlayCallback(RLlibCallback):
             metrics_logger.log_value("win_rate", float(rewards[main][-1] == 1.0), reduce="mean", window=WINDOW)
 
     def on_train_result(self, *, algorithm: Algorithm, result: MutableMapping[str, Any], **kwargs: Any) -> None:
-        """Adds a copy of the policy "main" as an opponent if "main" wins often enough."""
+        """Adds a copy of the policy "main" as an opponent if the win rate of "main" is above `win_rate_threshold`."""
         if result["env_runners"].get("win_rate", 0.0) > self.win_rate_threshold:
             self.current_opponent += 1
             mapping = functools.partial(seat, num_copies=self.current_opponent)

@@ -1,4 +1,4 @@
-"""League of RLlib's example: main policies, and exploiters that play against them or against all policies."""
+"""League of RLlib's example: main policies, exploiters against main policies, and exploiters against all policies."""
 
 from __future__ import annotations
 
@@ -64,8 +64,9 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
         self.win_rates: dict[str, float] = {}
 
     def on_checkpoint_loaded(self, *, algorithm: Algorithm, **kwargs: Any) -> None:
-        """Sorts the policies of a restored checkpoint into groups, and restores the policy mapping function and the set
-        of trained policies.
+        """Sorts the policies of a restored checkpoint by name into main policies, main exploiters and league
+        exploiters. Restores the set of trained policies and, if the exploiters are already trained, the policy mapping
+        function.
         """
         names = list(algorithm.config.policies)
         self.main_policies, self.main_exploiters, self.league_exploiters = (
@@ -101,8 +102,8 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
             metrics_logger.log_value(f"{_PREFIX}{policies[agent]}", won, reduce="mean", window=WINDOW)
 
     def on_train_result(self, *, algorithm: Algorithm, result: MutableMapping[str, Any], **kwargs: Any) -> None:
-        """Extends the league for each trained policy that wins often enough: while "main" is the only trained policy,
-        starts the exploiters; later adds a copy of the policy that wins.
+        """Extends the league for each trained policy with a win rate above `win_rate_threshold`. If "main" is the only
+        trained policy, starts to train two exploiters; later, adds a copy of the trained policy.
         """
         for key, rate in result["env_runners"].items():
             if key.startswith(_PREFIX):
@@ -116,7 +117,9 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
         result["league_size"] = len(self.trainable_policies) + len(self.non_trainable_policies)
 
     def _start_exploiters(self, algorithm: Algorithm) -> None:
-        """Gives the frozen main policy and the exploiters the weights of "main", and trains the exploiters."""
+        """Adds "league_exploiter_1" and "main_exploiter_1" to the trained policies, and gives them and "main_0" the
+        weights of "main".
+        """
         self.trainable_policies |= _STARTED_LATER
         algorithm.change_mapping(self._mapping(), policies_to_train=sorted(self.trainable_policies))
         main = algorithm.get_weights(["main"])["main"]
@@ -157,8 +160,8 @@ def league_seat(
     frozen: Sequence[str],
     **kwargs: Any,
 ) -> str:
-    """Returns the id of the policy that acts for an agent: an exploiter for one agent, the exploiter's opponent for the
-    other.
+    """Returns the id of the policy that acts for an agent. In each episode, one agent is played by an exploiter, the
+    other agent by an opponent of this exploiter.
 
     Half of the episodes have a league exploiter: a frozen one plays against a trained policy, a trained one against a
     frozen policy. The others have a main exploiter: a frozen one plays against "main", a trained one against a frozen
@@ -183,7 +186,7 @@ def league_seat(
 
 
 def _is_trained(name: str, seed: int) -> bool:
-    """Whether a copy of an exploiter is trained (otherwise frozen); drawn from a random stream that the copy's name and
-    `seed` determine.
+    """Draws whether a copy of an exploiter is trained; otherwise the copy is frozen. The same name and `seed` always
+    give the same result.
     """
     return np.random.default_rng(derived_seed(f"league {name}", seed)).random() < _KEEPS_TRAINING

@@ -8,7 +8,7 @@ from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 
 
 class ActionMaskingRLModule(DefaultPPORLModule):
-    """PPO's default networks, restricted to observations ``{"action_mask": ..., "observations": ...}``.
+    """PPO's default networks, which accept only observations of the form ``{"action_mask": ..., "observations": ...}``.
 
     The default networks heed such masks anyway: a masked action has probability zero while acting and in the loss. This
     class only refuses environments without a mask.

@@ -72,7 +72,9 @@ class AutoregressiveActionsRLM(RLModule, ValueFunctionAPI):
         return self.second(jnp.concatenate([obs, jax.nn.one_hot(first, self.first.output_dim)], axis=-1))
 
     def _act(self, obs: jax.Array, choose: Callable[[Any], Any]) -> dict[str, Any]:
-        """Chooses the first part of the action, then the second; `choose` maps a distribution to an action."""
+        """Chooses the first part of the action, then the second, with the function `choose` from a distribution to an
+        action. Returns ACTIONS and ACTION_DIST_INPUTS.
+        """
         first_cls, second_cls = self._classes
         first_inputs = self.first(obs)
         first = choose(first_cls.from_logits(first_inputs))
@@ -94,5 +96,5 @@ class AutoregressiveActionsRLM(RLModule, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: inputs}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> jax.Array:
-        """Computes values ``[...]`` of observations ``[..., d]``."""
+        """Computes the values of observation vectors: one value for each index of the batch axes."""
         return self.value(batch[Columns.OBS])[..., 0]

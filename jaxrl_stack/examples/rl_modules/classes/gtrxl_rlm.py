@@ -16,7 +16,8 @@ from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 
 class GTrXL(RLModule, ValueFunctionAPI):
-    """The gated transformer with memory (Parisotto et al., 2019, arXiv:1910.06764), with a policy and a value head.
+    """RLModule of a gated transformer with memory (Parisotto et al., 2019, arXiv:1910.06764), with a policy head and a
+    value head.
 
     Each layer attends to its own inputs in the last `memory_len` steps and in the present one, wherever in them a
     chunk begins: a pass over a sequence is that over its steps one by one. Nothing is seen of the time before the last
@@ -62,8 +63,8 @@ class GTrXL(RLModule, ValueFunctionAPI):
         return {"memory": memory, "filled": np.zeros((), np.int32)}
 
     def _embed(self, batch: dict[str, Any]) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Computes embeddings from OBS ``[B, T, D]``, STATE_IN and optional RESETS ``[B, T]``; returns ``([B, T,
-        width], STATE_OUT)``.
+        """Computes embeddings from OBS ``[B, T, features]``, STATE_IN and optional RESETS ``[B, T]``. Returns the
+        embeddings ``[B, T, width]``, and STATE_OUT.
         """
         obs, state = batch[Columns.OBS], batch[Columns.STATE_IN]
         resets = batch.get(Columns.RESETS, jnp.zeros(obs.shape[:2], bool))
@@ -164,7 +165,8 @@ class RelativeAttention(nnx.Module):
         self.distance_bias = nnx.Param(jnp.zeros((num_heads, width // num_heads), jnp.float32))
 
     def __call__(self, context: jax.Array, visible: jax.Array) -> jax.Array:
-        """Computes the outputs of T steps, which attend to M memory entries and to each other.
+        """Computes the attention outputs of T steps. The steps attend to M earlier steps in the memory and to each
+        other.
 
         Args:
             context: Float ``[B, M + T, width]``.

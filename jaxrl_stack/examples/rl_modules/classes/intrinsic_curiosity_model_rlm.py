@@ -70,13 +70,15 @@ class IntrinsicCuriosityModel(RLModule, SelfSupervisedLossAPI):
         return config.build(rngs=self.rngs)
 
     def _as_vectors(self, observations: Any) -> jax.Array:
-        """Flattens observations to vectors ``[..., d]``."""
+        """Flattens each observation to one vector; keeps the batch axes."""
         if not isinstance(self.observation_space, gym.spaces.Dict):
             return observations
         return flatten_observation(self.observation_space, observations, jax.tree.leaves(observations)[0].ndim - 1)
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes INTRINSIC_REWARDS, and predicted action distribution inputs, from OBS, NEXT_OBS and ACTIONS."""
+        """Computes INTRINSIC_REWARDS from OBS, ACTIONS and NEXT_OBS, and predicts ACTION_DIST_INPUTS from OBS and
+        NEXT_OBS.
+        """
         obs, next_obs = (self._as_vectors(batch[name]) for name in (Columns.OBS, Columns.NEXT_OBS))
         features, next_features = self.feature_net(obs), self.feature_net(next_obs)
         actions = flatten_observation(cast(gym.Space, self.action_space), batch[Columns.ACTIONS], obs.ndim - 1)

@@ -1,5 +1,5 @@
-"""RLModule for random network distillation: a network learns to imitate a random one; its error is large for new
-observations.
+"""RLModule for random network distillation: one network learns to predict the outputs of a random network. The
+prediction error is large for new observations.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class RandomRLModule(RLModule):
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         raise NotImplementedError(
-            f"{type(self).__name__} has nothing to train. Name only other modules in "
+            f"{type(self).__name__} has no parameters to train. Name only other policies in "
             "multi_agent(policies_to_train=[...])."
         )
 
@@ -52,5 +52,5 @@ class StatefulRandomRLModule(RandomRLModule):
 
 
 def _lead(module: RLModule, batch: dict[str, Any]) -> tuple[int, ...]:
-    """Returns the batch shape of observations: ``[N]``, or ``[N, L]`` with a recurrent state."""
+    """Returns the batch shape of observations: ``(N,)``, or ``(N, T)`` if the module has a recurrent state."""
     return jax.tree.leaves(batch[Columns.OBS])[0].shape[: 2 if module.is_stateful() else 1]

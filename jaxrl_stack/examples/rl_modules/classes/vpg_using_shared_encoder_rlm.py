@@ -47,7 +47,7 @@ class VPGPolicyAfterSharedEncoder(RLModule):
 
 
 class VPGPolicyNoSharedEncoder(VPGPolicyAfterSharedEncoder):
-    """`VPGPolicyAfterSharedEncoder` with a separate encoder, for comparison."""
+    """`VPGPolicyAfterSharedEncoder` with a separate encoder for each policy, for comparison with a shared encoder."""
 
     def setup(self) -> None:
         super().setup()

@@ -27,8 +27,8 @@ class MultiAgentCartPoleWithDictObservationSpace(make_multi_agent(CartPoleWithDi
 
 
 class MultiAgentNestedSpaceRepeatAfterMeEnv(make_multi_agent(NestedSpaceRepeatAfterMeEnv)):
-    """Each agent repeats its own observations. Settings: `num_agents` (1), and the settings of the single-agent
-    environment."""
+    """`NestedSpaceRepeatAfterMeEnv` for several agents; each agent repeats its own newest observation. Settings:
+    `num_agents` (1), and the settings of `NestedSpaceRepeatAfterMeEnv`."""
 
 
 class MultiAgentStatelessCartPole(make_multi_agent(StatelessCartPole)):

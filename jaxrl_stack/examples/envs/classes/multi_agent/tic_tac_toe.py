@@ -12,7 +12,8 @@ from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 
 
 class TicTacToe(MultiAgentEnv):
-    """Two players take turns on a board of 3 x 3 fields, until one has a row, or the board is full.
+    """Tic-tac-toe on a board of 3 x 3 fields. An episode terminates if a player has three fields in a line, or if the
+    board is full.
 
     Only the player whose turn it is observes: float32 ``[9]``, 1 for its own fields, -1 for the opponent's, 0 for free
     ones. With the end both do. The winner gets 1, the loser -1; who chooses a taken field gets -0.5 and loses the turn.

@@ -16,9 +16,8 @@ _PAYOFF = np.array([[0, 1], [1, 8]])
 
 
 class TwoStepGame(MultiAgentEnv):
-    """Agent 0 chooses between a safe state with reward 7 and a risky state with reward 8 if both agents play action 1.
-
-    Both share the reward. In the risky state it is 0 if both play 0, and 1 if they differ.
+    """Agent 0 chooses between a safe state with reward 7, and a risky state. In the risky state the reward is 8 if both
+    agents play action 1, 1 if their actions differ, 0 if both play 0. Both agents share the reward.
 
     Settings:
         one_hot_state_encoding (False): Observe ``[choice, safe, risky, 1 or 2 for the agent]`` in place of the number
