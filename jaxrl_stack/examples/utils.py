@@ -118,7 +118,7 @@ def add_rllib_example_script_args(
 
 
 def should_stop(stop: Mapping[str, Any], results: Mapping[str, Any], keep_ray_up: bool = False) -> bool:
-    """Checks whether a stop criterion is reached; if so, prints it and shuts Ray down.
+    """Returns True if a stop criterion is reached, after it has printed the criterion and shut Ray down; else False.
 
     Args:
         stop: Keys of results, with a "/" between those of groups -> the value that ends training.

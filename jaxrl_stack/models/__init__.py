@@ -1,3 +1,3 @@
-"""RLlib's package `models`: only `jaxrl_stack.models.utils` exists in this package; imports of other names raise errors
-that name the replacement.
+"""RLlib's package `models`, of which only the module `jaxrl_stack.models.utils` is implemented. The import of another
+RLlib name raises an error that contains the replacement.
 """

@@ -22,7 +22,7 @@ _PREFIX = "win_rate_"
 _KEEPS_TRAINING = 0.3
 """Probability that a copy of an exploiter is trained."""
 _STARTED_LATER = {"league_exploiter_1", "main_exploiter_1"}
-"""Exploiters that neither play nor are trained before "main" wins often enough."""
+"""Exploiters that neither play nor train before the win rate of "main" is above `win_rate_threshold`."""
 _FIRST_SIZE = 4
 """Number of policies that play before."""
 
