@@ -118,10 +118,12 @@ def add_rllib_example_script_args(
 
 
 def should_stop(stop: Mapping[str, Any], results: Mapping[str, Any], keep_ray_up: bool = False) -> bool:
-    """Returns True if a stop criterion is reached, after it has printed the criterion and shut Ray down; else False.
+    """Checks stop criteria. If one criterion is reached, prints the criterion, shuts Ray down and returns True; else
+    returns False.
 
     Args:
-        stop: Keys of results, with a "/" between those of groups -> the value that ends training.
+        stop: Result key -> value; training ends when the result is at least this value. A "/" separates the keys of
+            nested dicts.
         results: Result of ``Algorithm.train()``.
         keep_ray_up: Do not shut Ray down.
     """
@@ -303,8 +305,8 @@ def _check_success(
     args: argparse.Namespace, results: Any, stop: dict[str, Any], metric: dict[str, Any] | None, seconds: float
 ) -> None:
     """Raises an error if no trial has reached the required value of the metric. With ``--as-release-test``, first
-    writes a summary to the JSON file named in the environment variable TEST_OUTPUT_JSON; no file if the variable is not
-    set.
+    writes a summary to the JSON file named in the environment variable TEST_OUTPUT_JSON. If the variable is not set,
+    writes no file.
     """
     in_evaluation = f"{EVALUATION_RESULTS}/{_RETURN}"
     default = next((key for key in (in_evaluation, _RETURN) if key in stop), None)

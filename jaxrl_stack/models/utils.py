@@ -54,17 +54,17 @@ def get_initializer_fn(name: str | Callable[..., Any] | None, framework: str = "
 
 
 def get_filter_config(shape: Sequence[int]) -> list[list[Any]]:
-    """Returns the default convolutions for images of a given size: RLlib's convolutions if RLlib supports this size,
-    else the list in `docs/networks.md`.
+    """Returns the default convolutions for images of a given size, as in the table in `docs/networks.md`. They are
+    RLlib's default convolutions if RLlib has any for this size.
 
     Args:
         shape: ``[height, width]``, with an axis of channels after or before them.
 
     Returns:
-        What `conv_filters` of a model config takes.
+        Value of the setting `conv_filters` in a model config.
 
     Raises:
-        ValueError: The shape is none of an image.
+        ValueError: The shape is not the shape of an image.
     """
     height, width, *channels = shape
     if channels and height != width and width == channels[0]:

@@ -1,4 +1,4 @@
-"""Multi-agent JAX environments; each also exists as a Python environment, a `MultiAgentEnv`, with the same rules."""
+"""Multi-agent JAX environments; each also exists as a `MultiAgentEnv` without JAX and with the same rules."""
 
 from __future__ import annotations
 
@@ -185,12 +185,12 @@ class TicTacToeState(NamedTuple):
 
 
 class TicTacToe(MultiAgentJaxEnv):
-    """Tic-tac-toe on a board of 3 x 3 fields. An episode terminates if a player has three fields in a line, or if the
-    board is full.
+    """Tic-tac-toe: two players take turns on a board of 3 x 3 fields. An episode terminates if a player has three
+    fields in a line, or if the board is full.
 
-    The player whose turn it is observes float32 ``[9]``, 1 for its own fields, -1 for the opponent's. The winner gets
-    1, the loser -1; who chooses a taken field gets -0.5 and loses the turn. After 30 turns the episode is truncated. On
-    the host: `jaxrl_stack.examples.envs.classes.multi_agent.tic_tac_toe.TicTacToe`.
+    The player whose turn it is observes float32 ``[9]``, 1 for its own fields, -1 for the opponent's fields, 0 for free
+    fields. The winner gets 1, the loser -1. A player that chooses a taken field gets -0.5 and loses the turn. After 30
+    turns the episode is truncated. Without JAX: `jaxrl_stack.examples.envs.classes.multi_agent.tic_tac_toe.TicTacToe`.
     """
 
     max_turns = 30
@@ -300,12 +300,13 @@ def _by_agent(env: MultiAgentJaxEnv, rows: jax.Array) -> dict[Any, jax.Array]:
 
 
 class TwoStepGame(MultiAgentJaxEnv):
-    """Cooperative game of two agents and two steps. Agent 0's first action selects the state of the second step: a safe
-    one with team reward 7, or a risky one with team reward 8, 1 or 0, depending on both second actions.
+    """Cooperative game of two agents and two steps. Agent 0's first action selects the state of the second step: action
+    0 a safe state, action 1 a risky state.
 
-    After its action 0 the reward is 7 for all actions; after 1 it is 8 if both choose 1, 1 if one does, else 0.
-    Each gets half of it. An agent observes float32 ``[3]``, one-hot: the start, the safe state, the risky one;
-    its number is the state, int32. Rashid et al. (2018), section 5, https://arxiv.org/abs/1803.11485.
+    In the safe state the reward is 7 for all actions. In the risky state it is 8 if both agents choose 1, 1 if one
+    agent does, else 0. Each agent gets half of the reward. Both observe float32 ``[3]``, one-hot: start, safe state,
+    risky state. The environment's state is the index in this vector, int32. Source: Rashid et al. (2018), section 5,
+    https://arxiv.org/abs/1803.11485.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None):

@@ -30,7 +30,7 @@ class JsonPolicy:
         policy.compute_single_action(policy.observation_space.sample())  # compiles before the first request
 
     def act(self, request: Any) -> dict[str, Any]:
-        """Returns the action for one observation, as a dict for JSON.
+        """Returns the action for one observation, as a dict that can be encoded as JSON.
 
         Args:
             request: ``{"observation": numbers}`` for the first step of an episode, or
@@ -42,7 +42,7 @@ class JsonPolicy:
             this episode.
 
         Raises:
-            ValueError: If the request has another form, or the observation does not fit the observation space.
+            ValueError: If the request does not have this form, or the observation does not fit the observation space.
         """
         match request:
             case {"observation": observation, **rest} if not rest.keys() - {"episode"}:

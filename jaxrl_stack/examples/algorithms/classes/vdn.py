@@ -14,8 +14,8 @@ from jaxrl_stack.examples.rl_modules.classes.q_values_rlm import QValuesRLModule
 
 
 class VDNConfig(AlgorithmConfig):
-    """Config of `VDN`. It adds no settings to `AlgorithmConfig`. Each agent needs a separate policy, and all agents act
-    in every step.
+    """Config of `VDN`. It adds no settings to `AlgorithmConfig`. Each agent needs a separate policy, and all agents
+    must act in every step.
     """
 
     def __init__(self, algo_class: Any = None):
@@ -53,8 +53,8 @@ class VDNConfig(AlgorithmConfig):
 
 
 class VDN(Algorithm):
-    """Value decomposition networks: Q-learning of a team of agents without a replay buffer, with one update per train
-    batch of new samples.
+    """Value decomposition networks: Q-learning of a team of agents. Each train batch consists of new samples and gives
+    one update. VDN has no replay buffer.
     """
 
     @classmethod

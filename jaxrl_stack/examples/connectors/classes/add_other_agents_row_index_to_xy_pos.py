@@ -14,11 +14,12 @@ _HAS_ARRIVED = 2
 
 
 class AddOtherAgentsRowIndexToXYPos(MultiAgentObservationPreprocessor):
-    """Adds the other agent's row, 0 or 1, to each observation of `DoubleRowCorridorEnv`. If the other agent has reached
-    its goal, the added value is 2.
+    """Adds the other agent's row, 0 or 1, to each observation of `DoubleRowCorridorEnv`. If the other agent reached its
+    goal in an earlier step, the added value is 2.
 
-    The observation of "agent_0" becomes ``{"agent": number of its field, "other_agent_row": row}``, for one-hot
-    encoding. The observation of "agent_1" becomes float32 ``[row, column, other row]``.
+    The observation of "agent_0" becomes two integers for one-hot encoding, ``{"agent": row * length + column,
+    "other_agent_row": other row}`` in a corridor of `length` columns. The observation of "agent_1" becomes float32
+    ``[row, column, other row]``.
     """
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:

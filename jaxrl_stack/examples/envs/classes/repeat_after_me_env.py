@@ -14,10 +14,11 @@ class RepeatAfterMeEnv(gym.Env):
     """Environment in which the agent must repeat the observation of `repeat_delay` steps ago. In the first
     `repeat_delay` steps, the right action is 0.
 
-    Pays 1 for it and -1 for the other one; with continuous tokens minus the sum of the absolute differences.
+    The reward is 1 for the right action and -1 for the other one. With `continuous`, the reward is minus the sum of
+    absolute differences from the right action.
 
     Settings:
-        continuous (False): Tokens are ``[2]`` in [0, 1) instead of 0 and 1.
+        continuous (False): Observations are ``[2]`` in [0, 1) instead of 0 and 1.
         repeat_delay (1): Steps; 0: the present observation.
         episode_len (100): The step that ends an episode, for ``repeat_delay=1``; a longer delay ends it sooner.
     """

@@ -32,14 +32,14 @@ class ActionTransform(gym.ActionWrapper):
 
 def transform_action_space(env_name_or_creator: str | Callable[[Mapping[str, Any]], gym.Env]) -> Callable[..., gym.Env]:
     """Returns a function that creates environments with rescaled actions: the agent acts in [`low`, `high`], and a
-    wrapper maps its actions to the bounds of the original `Box`.
+    wrapper maps the agent's actions to the bounds of the environment's `Box`.
 
     Args:
         env_name_or_creator: An id of gymnasium, or a function of an ``env_config``.
 
     Returns:
-        A function of an ``env_config``, whose settings `low` (-1.0) and `high` (1.0) are the bounds; the rest of it
-        goes to the creator.
+        A function of an ``env_config``, whose settings `low` (-1.0) and `high` (1.0) are the agent's bounds. The
+        creator gets the other settings; with an id of gymnasium, they are ignored.
     """
 
     def create(config: Mapping[str, Any]) -> gym.Env:

@@ -22,9 +22,9 @@ _PREFIX = "win_rate_"
 _KEEPS_TRAINING = 0.3
 """Probability that a copy of an exploiter is trained."""
 _STARTED_LATER = {"league_exploiter_1", "main_exploiter_1"}
-"""Exploiters that neither play nor train before the win rate of "main" is above `win_rate_threshold`."""
+"""Exploiters that do not play and are not trained before the win rate of "main" first exceeds `win_rate_threshold`."""
 _FIRST_SIZE = 4
-"""Number of policies that play before."""
+"""Number of policies that play before the exploiters in `_STARTED_LATER` start."""
 
 
 class SelfPlayLeagueBasedCallback(RLlibCallback):
@@ -65,8 +65,8 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
 
     def on_checkpoint_loaded(self, *, algorithm: Algorithm, **kwargs: Any) -> None:
         """Sorts the policies of a restored checkpoint by name into main policies, main exploiters and league
-        exploiters. Restores the set of trained policies and, if the exploiters are already trained, the policy mapping
-        function.
+        exploiters. Restores the set of trained policies. If the training of exploiters had started, also restores the
+        policy mapping function.
         """
         names = list(algorithm.config.policies)
         self.main_policies, self.main_exploiters, self.league_exploiters = (
@@ -103,7 +103,7 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
 
     def on_train_result(self, *, algorithm: Algorithm, result: MutableMapping[str, Any], **kwargs: Any) -> None:
         """Extends the league for each trained policy with a win rate above `win_rate_threshold`. If "main" is the only
-        trained policy, starts to train two exploiters; later, adds a copy of the trained policy.
+        trained policy, starts to train two exploiters; later, adds a copy of the policy with this win rate.
         """
         for key, rate in result["env_runners"].items():
             if key.startswith(_PREFIX):
@@ -117,8 +117,8 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
         result["league_size"] = len(self.trainable_policies) + len(self.non_trainable_policies)
 
     def _start_exploiters(self, algorithm: Algorithm) -> None:
-        """Adds "league_exploiter_1" and "main_exploiter_1" to the trained policies, and gives them and "main_0" the
-        weights of "main".
+        """Adds "league_exploiter_1" and "main_exploiter_1" to the trained policies. Copies the weights of "main" to
+        both exploiters and to the frozen policy "main_0".
         """
         self.trainable_policies |= _STARTED_LATER
         algorithm.change_mapping(self._mapping(), policies_to_train=sorted(self.trainable_policies))
@@ -186,7 +186,7 @@ def league_seat(
 
 
 def _is_trained(name: str, seed: int) -> bool:
-    """Draws whether a copy of an exploiter is trained; otherwise the copy is frozen. The same name and `seed` always
-    give the same result.
+    """Draws whether a copy of an exploiter is trained, with probability `_KEEPS_TRAINING`; otherwise the copy is
+    frozen. The same `name` of the copy and the same `seed` always give the same result.
     """
     return np.random.default_rng(derived_seed(f"league {name}", seed)).random() < _KEEPS_TRAINING

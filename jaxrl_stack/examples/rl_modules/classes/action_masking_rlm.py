@@ -8,13 +8,13 @@ from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 
 
 class ActionMaskingRLModule(DefaultPPORLModule):
-    """PPO's default networks, which accept only observations of the form ``{"action_mask": ..., "observations": ...}``.
+    """PPO's default networks, but only for observations of the form ``{"action_mask": ..., "observations": ...}``.
 
-    The default networks heed such masks anyway: a masked action has probability zero while acting and in the loss. This
-    class only refuses environments without a mask.
+    `DefaultPPORLModule` also applies such masks: a masked action has probability zero while acting and in the loss. The
+    only difference is that this class refuses environments without a mask.
 
     Raises:
-        ValueError: The observation space is another one.
+        ValueError: The observation space is not a Dict with these two keys.
     """
 
     def setup(self) -> None:

@@ -72,8 +72,8 @@ class AutoregressiveActionsRLM(RLModule, ValueFunctionAPI):
         return self.second(jnp.concatenate([obs, jax.nn.one_hot(first, self.first.output_dim)], axis=-1))
 
     def _act(self, obs: jax.Array, choose: Callable[[Any], Any]) -> dict[str, Any]:
-        """Chooses the first part of the action, then the second, with the function `choose` from a distribution to an
-        action. Returns ACTIONS and ACTION_DIST_INPUTS.
+        """Chooses the first part of the action, then the second part given the first. `choose` maps the distribution of
+        a part to the chosen part. Returns ACTIONS and ACTION_DIST_INPUTS.
         """
         first_cls, second_cls = self._classes
         first_inputs = self.first(obs)
@@ -96,5 +96,5 @@ class AutoregressiveActionsRLM(RLModule, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: inputs}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> jax.Array:
-        """Computes the values of observation vectors: one value for each index of the batch axes."""
+        """Computes one value for each observation vector; returns float ``[...]`` for OBS ``[..., features]``."""
         return self.value(batch[Columns.OBS])[..., 0]

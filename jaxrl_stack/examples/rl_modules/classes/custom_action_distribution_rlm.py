@@ -58,7 +58,7 @@ class CustomActionDistributionRLModule(RLModule, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: self.policy(features), Columns.EMBEDDINGS: features}
 
     def compute_values(self, batch: Any, embeddings: Any = None) -> jax.Array:
-        """Computes the values of observations: one value for each index of the batch axes."""
+        """Computes one value for each observation vector; returns float ``[...]`` for OBS ``[..., features]``."""
         if embeddings is None:
             embeddings = self._forward(batch)[Columns.EMBEDDINGS]
         return self.value(embeddings)[..., 0]

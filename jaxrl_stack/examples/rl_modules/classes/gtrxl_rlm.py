@@ -165,12 +165,13 @@ class RelativeAttention(nnx.Module):
         self.distance_bias = nnx.Param(jnp.zeros((num_heads, width // num_heads), jnp.float32))
 
     def __call__(self, context: jax.Array, visible: jax.Array) -> jax.Array:
-        """Computes the attention outputs of T steps. The steps attend to M earlier steps in the memory and to each
-        other.
+        """Computes the attention outputs of T steps. Each step attends to the visible entries among M memory entries
+        and the T steps.
 
         Args:
-            context: Float ``[B, M + T, width]``.
-            visible: bool ``[B, T, M + T]``: nothing after a step, nor more than M before it.
+            context: Float ``[B, M + T, width]``: the memory entries, then the steps.
+            visible: bool ``[B, T, M + T]``: which entries each step attends to. No entry after the step is visible, and
+                no entry more than M before it.
 
         Returns:
             Float ``[B, T, width]``.

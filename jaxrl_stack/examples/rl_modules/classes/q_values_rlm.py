@@ -32,7 +32,7 @@ class QValuesRLModule(RLModule):
         self.values = nnx.Linear(width, int(actions.n), rngs=self.rngs)
 
     def q_values(self, observations: jax.Array) -> jax.Array:
-        """Computes the Q-values of all A actions, float32 ``[N, A]``, for N observation vectors."""
+        """Computes the Q-values of all A actions, float32 ``[N, A]``, for observations ``[N, features]``."""
         return self.values(nnx.relu(self.hidden(observations)))
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

@@ -30,8 +30,8 @@ class RandomRLModule(RLModule):
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         raise NotImplementedError(
-            f"{type(self).__name__} has no parameters to train. Name only other policies in "
-            "multi_agent(policies_to_train=[...])."
+            f"{type(self).__name__} has no parameters to train. Set multi_agent(policies_to_train=[...]) to a list "
+            "without this policy."
         )
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
@@ -52,5 +52,5 @@ class StatefulRandomRLModule(RandomRLModule):
 
 
 def _lead(module: RLModule, batch: dict[str, Any]) -> tuple[int, ...]:
-    """Returns the batch shape of observations: ``(N,)``, or ``(N, T)`` if the module has a recurrent state."""
+    """Returns the batch shape of N observations, ``(N,)``; if the module has a recurrent state, ``(N, T)``."""
     return jax.tree.leaves(batch[Columns.OBS])[0].shape[: 2 if module.is_stateful() else 1]

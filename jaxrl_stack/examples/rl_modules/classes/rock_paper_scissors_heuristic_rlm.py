@@ -31,8 +31,8 @@ class AlwaysSameHeuristicRLM(RandomRLModule):
 
 
 class BeatLastHeuristicRLM(RandomRLModule):
-    """Plays the move that beats the opponent's last move. The observations contain this move: as numbers ``[N]``, or
-    one-hot ``[N, 3]``.
+    """Plays the move that beats the opponent's last move. Each observation is this last move: OBS are numbers ``[N]``,
+    or one-hot ``[N, 3]``.
     """
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class TinyAtariCNN(RLModule, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: self.policy(features), Columns.EMBEDDINGS: features}
 
     def compute_values(self, batch: Any, embeddings: Any = None) -> jax.Array:
-        """Computes the values of observations: one value for each index of the batch axes."""
+        """Computes one value for each image; returns float ``[...]`` for OBS ``[..., height, width, channels]``."""
         if embeddings is None:
             embeddings = self._forward(batch)[Columns.EMBEDDINGS]
         return self.value(embeddings)[..., 0]

@@ -18,8 +18,8 @@ class DoubleRowCorridorEnv(MultiAgentEnv):
     Each agent must reach the other agent's start.
 
     An agent gets 10 when it arrives, which ends its part of the episode, and -0.1 in every step. When both agents are
-    in one field for the first time, both get 5 more. An agent sees its own row and column only.
-    Actions: 0 up, 1 down, 2 left, 3 right; walls stop it.
+    in one field for the first time, both get 5 more. An agent sees its own row and column only. Actions: 0 up, 1 down,
+    2 left, 3 right; walls stop an agent.
 
     Args:
         config: ``{"length": number of columns, 15 by default}``.
@@ -41,7 +41,7 @@ class DoubleRowCorridorEnv(MultiAgentEnv):
         return self._observations(self.possible_agents), {}
 
     def step(self, action_dict: dict[str, Any]):
-        """Moves each agent that has not reached its goal; returns gymnasium's five values for these agents."""
+        """Moves each agent that has not reached its goal. Returns gymnasium's five values as dicts by agent."""
         moving = [agent for agent in self.possible_agents if agent not in self.has_arrived]
         rewards = dict.fromkeys(moving, -0.1)
         for agent, action in action_dict.items():

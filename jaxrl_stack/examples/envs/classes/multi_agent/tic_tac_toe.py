@@ -12,12 +12,13 @@ from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 
 
 class TicTacToe(MultiAgentEnv):
-    """Tic-tac-toe on a board of 3 x 3 fields. An episode terminates if a player has three fields in a line, or if the
-    board is full.
+    """Tic-tac-toe: two players take turns on a board of 3 x 3 fields. An episode terminates if a player has three
+    fields in a line, or if the board is full.
 
-    Only the player whose turn it is observes: float32 ``[9]``, 1 for its own fields, -1 for the opponent's, 0 for free
-    ones. With the end both do. The winner gets 1, the loser -1; who chooses a taken field gets -0.5 and loses the turn.
-    After 30 turns the episode is truncated. Chance says who begins.
+    Only the player whose turn it is observes the board: float32 ``[9]``, 1 for its own fields, -1 for the opponent's
+    fields, 0 for free fields. After the last turn, both players observe it. The winner gets 1, the loser -1. A player
+    that chooses a taken field gets -0.5 and loses the turn. After 30 turns the episode is truncated. The player that
+    begins is drawn at random.
     """
 
     WIN_LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))

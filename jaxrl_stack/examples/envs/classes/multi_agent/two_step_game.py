@@ -16,14 +16,18 @@ _PAYOFF = np.array([[0, 1], [1, 8]])
 
 
 class TwoStepGame(MultiAgentEnv):
-    """Agent 0 chooses between a safe state with reward 7, and a risky state. In the risky state the reward is 8 if both
-    agents play action 1, 1 if their actions differ, 0 if both play 0. Both agents share the reward.
+    """Game of two steps: first, agent 0 chooses a safe state (action 0) or a risky state (action 1); then both agents
+    play. In the safe state the reward is 7 for all actions.
+
+    In the risky state the reward is 8 if both agents play action 1, 1 if their actions differ, 0 if both play 0. Each
+    agent gets half of the reward.
 
     Settings:
         one_hot_state_encoding (False): Observe ``[choice, safe, risky, 1 or 2 for the agent]`` in place of the number
             of the state, to which agent 1 adds 3.
-        separate_state_space (False): With that: observe a dict of it, as "obs", and of the state alone, as "state".
-        actions_are_logits (False): Actions are probabilities, of which actions are drawn.
+        separate_state_space (False): With `one_hot_state_encoding`: observe a dict with this vector as "obs", and
+            ``[choice, safe, risky]`` as "state".
+        actions_are_logits (False): Each action is a vector of two probabilities, from which 0 or 1 is drawn.
     """
 
     def __init__(self, env_config: Mapping[str, Any] | None = None):
