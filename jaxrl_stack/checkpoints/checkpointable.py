@@ -80,8 +80,8 @@ class Checkpointable:
         return {}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """``(name, part)`` of the parts saved in separate folders: Checkpointables, or `Component` descriptions of
-        parts in other processes.
+        """List of the components that are saved in separate folders, ``(name, component)``: a Checkpointable, or a
+        `Component` description if the object is in another process.
         """
         return []
 
@@ -94,7 +94,9 @@ class Checkpointable:
     # --------------------------------------------------------------------------------------------------------- saving
 
     def describe_component(self) -> Component:
-        """Description of this object for a checkpoint, without its state."""
+        """Description of this object for a checkpoint: class, constructor arguments, metadata and components, without
+        the states.
+        """
         encoder = Encoder(leave_out=True)
         args, kwargs = self.get_ctor_args_and_kwargs()
         ctor = {"args": encoder.encode(list(args)), "kwargs": {k: encoder.encode(v, k) for k, v in kwargs.items()}}
@@ -299,7 +301,8 @@ class Checkpointable:
 
 def _complete(component: Component) -> None:
     """Completes the stored configs of a component and its parts. A stored config lacks a setting if the value was not
-    data, such as a lambda. The setting is then copied from another of these configs that stores it as data, if any.
+    data, such as a lambda. The setting is then copied, if possible, from the stored config of another component:
+    between `component` and the components inside of it, in both directions.
     """
     _, *inside = component.with_parts()
     _take_settings(component, inside)
@@ -308,8 +311,8 @@ def _complete(component: Component) -> None:
 
 
 def _take_settings(component: Component, others: Sequence[Component]) -> None:
-    """Copies each setting that a component's stored config lacks from another component: from the first one in `others`
-    whose stored config has the complete value of the setting.
+    """Adds the settings that a component's stored config lacks. Copies each setting from the first component in
+    `others` whose stored config contains the complete value.
     """
     for where in list(component.left_out):
         argument, _, name = where.partition("/")
@@ -323,8 +326,8 @@ def _take_settings(component: Component, others: Sequence[Component]) -> None:
 
 
 def _settings(component: Component, argument: str) -> dict[str, Any]:
-    """Returns the settings of the config that a component has as its constructor argument `argument`, ``{setting:
-    JSON}``; {} if this argument is not a config.
+    """Returns the settings of a config, ``{setting: JSON}``, that was stored as the keyword argument `argument` of a
+    component's constructor; {} if this argument is not a config.
     """
     node = component.ctor["kwargs"].get(argument)
     return node["value"] if isinstance(node, dict) and node.get(KIND) == "plain" else {}
@@ -376,7 +379,8 @@ def get_checkpoint_info(checkpoint: Any, filesystem: Any = None) -> dict[str, An
 
 
 def selected(names: Collection[str], components: Parts, not_components: Parts, owner: str) -> list[str]:
-    """Selects names of components as ``get_state(components, not_components=...)`` does.
+    """Selects names of components for `get_state` and similar methods: the names in `components` without
+    `not_components`, in the order of `names`.
 
     Args:
         names: All names.
@@ -400,8 +404,8 @@ def as_names(components: Parts) -> set[str] | None:
 
 
 def _found(stored: Stored, names: Sequence[str]) -> Stored:
-    """Finds a component inside of a checkpoint by its path, a sequence of names; a checkpoint of only this component is
-    returned unchanged.
+    """Finds a component in a checkpoint by `names`, its path from the root. If the checkpoint was saved from only this
+    component instead of from a whole algorithm, returns the checkpoint unchanged.
     """
     if not names or (names[0] not in stored and stored.metadata_file != ALGORITHM_METADATA_FILE):
         return stored
@@ -436,12 +440,15 @@ def _check_alike(state: Any, present: Any, names: tuple[str, ...], is_weights: b
             if name in state:
                 _check_alike(state[name], item, (*names, str(name)), is_weights or name in _WEIGHTS)
             elif is_weights and not isinstance(item, Mapping):
-                raise ValueError(f"its state lacks {'/'.join((*names, str(name)))}. Use the config that saved it.")
+                raise ValueError(
+                    f"the checkpoint lacks the weights {'/'.join((*names, str(name)))}. Use the config that saved the "
+                    "checkpoint."
+                )
     elif is_weights and getattr(state, "dtype", None) != getattr(present, "dtype", None):
         kinds = [str(getattr(value, "dtype", type(value).__name__)) for value in (state, present)]
         raise ValueError(
-            f"the stored value {where} has the type {kinds[0]}, and the object that loads it has {kinds[1]}. Use the "
-            "config that saved it."
+            f"the stored weights {where} have the type {kinds[0]}, and the object that loads them has {kinds[1]}. "
+            "Use the config that saved the checkpoint."
         )
 
 

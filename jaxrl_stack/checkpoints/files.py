@@ -50,7 +50,8 @@ MAX_DEPTH = 100
 
 @dataclasses.dataclass(frozen=True)
 class Component:
-    """Description of an object in a checkpoint, without its state.
+    """Description of an object in a checkpoint: class, constructor arguments, metadata and components,
+    without the states.
 
     Attributes:
         class_path: ``"module:Name"`` of its class; None for a class without such a name.
@@ -73,7 +74,7 @@ class Component:
     parts: dict[str, Component] = dataclasses.field(default_factory=dict)
 
     def with_parts(self) -> Iterator[Component]:
-        """Yields this component of a checkpoint and, recursively, all its parts."""
+        """Yields this component of a checkpoint and, recursively, all components inside of this component."""
         yield self
         for part in self.parts.values():
             yield from part.with_parts()
@@ -244,8 +245,8 @@ def _folders(path: Path, component: Component, state: dict[str, Any], *, copies:
 
 
 def _add_checksums(folders: Sequence[_Folder], metadata_file: str) -> None:
-    """Adds checksums to the metadata file in a checkpoint's root folder, ``folders[0]``: one for each other JSON file,
-    and one for the metadata.
+    """Adds checksums to the metadata file in a checkpoint's root folder, ``folders[0]``: a checksum of the metadata,
+    and one of each further JSON file in the checkpoint.
     """
     files = {(own.path / name).as_posix(): text for own in folders for name, text in own.files.items()}
     metadata = json.loads(files.pop(metadata_file))
@@ -352,7 +353,7 @@ class Stored:
         return name in self.parts
 
     def part(self, name: str) -> Stored:
-        """Returns the stored component with the given name that is inside of this one.
+        """Returns the component with the given name inside of this component of a checkpoint.
 
         Raises:
             ValueError: If this component has no part with the name.
@@ -407,8 +408,8 @@ class Stored:
         return Component(content.get("class"), ctor, left_out, self.metadata)
 
     def code_written_here(self) -> dict[str, Any]:
-        """Classes and functions that the component and its parts refer to, if this process wrote the checkpoint; else
-        {}.
+        """Classes and functions to which this stored component and the components inside of it refer, ``{path: class or
+        function}``; {} if this process did not write the checkpoint.
         """
         file = self._file(CLASS_AND_CTOR_ARGS_FILE)
         return written_here(self._reading.text(file)) if file.is_file() else {}

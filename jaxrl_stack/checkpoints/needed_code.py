@@ -20,7 +20,8 @@ _NAMED = {"class": "value", "function": "value", "plain": "class", "object": "cl
 
 
 def code_in(node: Any, name: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields ``(path, base classes as text)`` of the classes and functions to which a JSON node refers.
+    """Yields the classes and functions to which a JSON node refers, as ``(path, paths of the base classes that are
+    expected)``; the second item is () if no base class is expected.
 
     Args:
         node: Result of `Encoder.encode`.
@@ -118,8 +119,8 @@ class NeededCode:
         self._arguments |= known
 
     def check(self, path: str | os.PathLike[str], call: str, *more: str) -> None:
-        """Raises one error that names all code and arguments that the caller must allow or pass; does nothing if none
-        was added.
+        """Raises one error that names all code that the caller must allow, and all arguments that the caller must pass;
+        does nothing if neither code nor arguments were added.
 
         Args:
             path: The checkpoint.
@@ -167,8 +168,8 @@ def note_written(text: str, nodes: Iterable[Any], classes: Iterable[str | None])
 
 
 def written_here(text: str) -> dict[str, Any]:
-    """Returns the classes and functions to which a checkpoint file with this content refers, if this process wrote the
-    file; else {}.
+    """Returns the classes and functions to which the checkpoint file with the content `text` refers, ``{path: class or
+    function}``; {} if this process did not write the file.
     """
     return _written_here.get(_digest(text), {})
 

@@ -376,8 +376,8 @@ class Decoder:
             refused = [f.name for f in dataclasses.fields(cls) if f.metadata.get(NOT_STORED) and f.name in kwargs]
             if args or refused:
                 raise ValueError(
-                    f"{self._what} was changed: it sets {refused or args!r} of a {cls.__name__}, but saving never "
-                    "stores this. Do not use it."
+                    f"{self._what} was changed: it sets {refused or args!r} of a {cls.__name__}, and this "
+                    "package never stores such values. Use an unchanged copy."
                 )
         try:
             return cls(*args, **kwargs)

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _described(data: Dataset) -> dict[str, Any]:
-    """Describes where recorded data comes from: number of files, environment, seed, spaces and versions."""
+    """Returns the origin of recorded data as a dict: number of files, environment, seed, spaces and versions."""
     info = data.info
     return {
         "num_files": sum(reader.num_files for _, reader in data.readers),

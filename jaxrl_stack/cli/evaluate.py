@@ -103,7 +103,7 @@ def _estimate(arguments: argparse.Namespace) -> int:
 def restored_for_evaluation(
     path: pathlib.Path, config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any]
 ) -> Algorithm:
-    """Restores the algorithm of a checkpoint, with evaluation settings that the options change.
+    """Restores the algorithm of a checkpoint; the command's options replace the algorithm's evaluation settings.
 
     Args:
         path: The checkpoint.
@@ -133,8 +133,8 @@ def restored_for_evaluation(
         algo.stop()
     if has_state:
         raise CliError(
-            f"--env {env}: the checkpoint's connectors have state, such as running statistics, of the environment of "
-            f"its training. Leave --env out to evaluate in that environment."
+            f"--env {env}: the checkpoint's connectors have state, such as running statistics, which fits only the "
+            "environment of the training. Leave --env out to evaluate in the environment of the training."
         )
     return _moved(weights, config, env)
 

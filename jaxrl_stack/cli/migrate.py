@@ -27,7 +27,8 @@ class _Script(NamedTuple):
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the diffs, or writes the files. The report goes to stderr, so that a diff can be redirected to a file.
+    """Prints the diffs of the migrated scripts; with ``--write``, writes the scripts instead. Without ``--write``, the
+    report goes to stderr, so that the diffs can be redirected to a file.
 
     Returns:
         1 if a script could not be rewritten and did not change, else 0.

@@ -15,7 +15,7 @@ KINDS = {"env": "SkeletonEnv", "module": "SkeletonModule", "algo": "SkeletonPPO"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the file and prints the command that runs it.
+    """Writes the skeleton of a program to a new Python file and prints the command that trains with this file.
 
     Raises:
         CliError: If the name is not a class name, or the file exists.

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace, ask: Callable[[str], str] = input) -> int
 
 
 def _play_game(policy: Policy, table: GameTable, arguments: argparse.Namespace, ask: Callable[[str], str]) -> int:
-    """Plays a game of two agents: the person is the hero, the policy the rival."""
+    """Plays a game of two agents, the person against the policy, and prints who wins."""
     import jax.numpy as jnp
 
     from jaxrl_stack.utils.streams import Stream, named, stream_key
@@ -160,8 +160,8 @@ def _play_alone(policy: Policy, env: Any, env_config: Any, arguments: argparse.N
 
 
 def _with_action(state: Any, difference: int) -> Any:
-    """Returns a copy of a policy's state whose previous action is the action that the person took, instead of the
-    policy's action.
+    """Returns a policy's state after the person took another action than the policy chose: the state's entry for the
+    previous action contains the person's action. Changes a copy, not `state`.
 
     Args:
         state: State after the policy's action, a dataclass.

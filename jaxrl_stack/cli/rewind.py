@@ -41,8 +41,8 @@ def _read(path: str) -> Run:
 
 
 def code_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the user's code that repeating a run needs, from ``--config-file`` and ``--env``: the arguments
-    ``config`` and ``allow`` of `Run.at`.
+    """Returns the arguments ``config`` and ``allow`` of `Run.at`, ``{name: value}``, which contain the user's code that
+    is needed to repeat a run: the config of a Python ``--config-file``, and the code that ``--env`` names.
     """
     from jaxrl_stack.algorithms.games import code_of_env
 
@@ -74,8 +74,8 @@ def _rewind(arguments: argparse.Namespace) -> int:
 
 
 def rewound(run: Run | pathlib.Path, iteration: int, code: Mapping[str, Any]) -> tuple[pathlib.Path, int, float]:
-    """Recomputes an iteration of a run or a population and stores its checkpoint; returns the checkpoint, the number of
-    recomputed iterations and the seconds taken.
+    """Ensures that the checkpoint of an iteration of a run or a population is stored; recomputes the iteration if its
+    checkpoint is missing. Returns the checkpoint's path, the number of recomputed iterations and the seconds taken.
 
     Raises:
         CliError: If it cannot be recomputed.

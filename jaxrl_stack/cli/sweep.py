@@ -114,7 +114,10 @@ def _scheduler(arguments: argparse.Namespace, space: Mapping[str, Any], criteria
         time_attr, max_t = steady[0], criteria.targets[steady[0]]
         grace_period = arguments.grace_period or max(1, int(max_t) // 16)
         if grace_period > max_t:
-            raise CliError(f"--grace-period {grace_period}: must be at most {max_t:g}, the {time_attr} of a run.")
+            raise CliError(
+                f"--grace-period {grace_period}: exceeds the length of a run, {time_attr}={max_t:g}. "
+                "Lower --grace-period, or train longer runs."
+            )
         return Halving(max_t=max_t, grace_period=grace_period, time_attr=time_attr)
     if arguments.scheduler == "pbt":
         return PBT(space, arguments.perturbation_interval or 5)

@@ -113,7 +113,7 @@ def _require_actors(config: AlgorithmConfig, address: str | None) -> None:
 
 
 def _run_one(arguments: argparse.Namespace) -> int:
-    """Trains one run according to the options, and prints its closing lines."""
+    """Trains one run according to the options, and prints the summary of the run at the end."""
     config, criteria, origin = experiment(arguments, lambda config: _set_output(config, arguments))
     _require_actors(config, arguments.address)
     directory = pathlib.Path(str(config.results_dir))
@@ -200,7 +200,8 @@ def _made(directory: pathlib.Path, command: Sequence[str], algorithm: str) -> It
 def _train(
     algo: Algorithm, criteria: StopCriteria, directory: pathlib.Path, display: Silence, arguments: argparse.Namespace
 ) -> tuple[list[str], bool]:
-    """Trains an algorithm until a stop criterion or Ctrl-C ends the run, then writes its checkpoint.
+    """Trains an algorithm until a stop criterion or Ctrl-C ends the run, then saves a checkpoint of the algorithm if
+    the options require it.
 
     Returns:
         The closing lines, and whether Ctrl-C ended the run.

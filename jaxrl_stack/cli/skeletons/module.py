@@ -30,7 +30,7 @@ class SkeletonModule(RLModule, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: self.policy(features), Columns.EMBEDDINGS: features}
 
     def compute_values(self, batch, embeddings=None):
-        """Returns the values [...] of states; `embeddings` are from the forward pass, if there was one."""
+        """Returns state values of shape [...], one per observation; computes `embeddings` if they are not passed."""
         if embeddings is None:
             embeddings = self._forward(batch)[Columns.EMBEDDINGS]
         return self.value(embeddings)[..., 0]
