@@ -94,7 +94,7 @@ def _is_free(descriptor: int, folder: Path) -> bool:
 
 
 def _put_in_place(aside: Path, target: Path, old: Path) -> None:
-    """Moves the folder `aside` to the path `target`; a former `target` is at `aside` afterwards.
+    """Moves the folder `aside` to the path `target`. If a folder exists at `target`, it moves to `aside` in exchange.
 
     Other processes and threads may add or remove folders between any two of these calls.
     """
@@ -119,7 +119,7 @@ def _put_in_place(aside: Path, target: Path, old: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchanges two paths atomically; False if the system cannot."""
+    """Exchanges the folders at two paths atomically; returns False if the exchange failed or is not supported."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):

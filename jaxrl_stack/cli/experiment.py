@@ -116,8 +116,8 @@ _SPACE = re.compile(r"(uniform|loguniform|randint|lograndint)\((.*)\)")
 
 
 def swept(assignments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Splits ``--set`` options: those with several values (``lr=1e-4,3e-4``) or a Ray Tune search space
-    (``lr=loguniform(1e-5,1e-2)``), and the others.
+    """Splits ``--set`` options into a pair. First: ``{setting: values}`` of options with several values
+    (``lr=1e-4,3e-4``) or a Ray Tune search space (``lr=loguniform(1e-5,1e-2)``). Second: list of the other options.
 
     Entries of ``env_config`` get the names of `run_sweep`, such as ``env_config/gravity`` for ``env_config.gravity``.
 
@@ -210,8 +210,8 @@ def _config_of_options(
 
 
 def _change(config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any] | None, source: Any) -> str:
-    """Applies options to a config that was read from a file or checkpoint; returns a sentence about where the settings
-    come from.
+    """Applies options to a config that was read from a file or checkpoint; returns a phrase for the user that names
+    the source of the settings.
     """
     if env is not None:
         config.environment(env)
@@ -264,7 +264,7 @@ def config_for_checkpoint(path: str, arguments: argparse.Namespace) -> Algorithm
 
 
 def load_checkpoint_player(path: str, arguments: argparse.Namespace) -> LoadedPlayer:
-    """Loads the policy of an algorithm's or a policy's checkpoint, and the config of the algorithm.
+    """Loads the policy from the checkpoint of an algorithm or policy; also returns the algorithm's config, if known.
 
     Args:
         path: The checkpoint.

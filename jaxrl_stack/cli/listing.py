@@ -44,7 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list_suite(prefix: str) -> int:
-    """Prints a line for each environment as soon as it is created, because some take seconds or load data."""
+    """Prints a line for each environment as soon as it is created, because creating some environments takes
+    seconds or loads data.
+    """
     from jaxrl_stack.env.registry import GYMNAX_IDS, resolve_env
     from jaxrl_stack.env.suites import all_suites
 

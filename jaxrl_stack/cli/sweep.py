@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _budget(text: str | None) -> Any:
-    """Parses the option for `run_sweep`'s budget: text such as ``"5 min"``, seconds, or a JSON dict."""
+    """Parses the option ``--budget``, the limit of a sweep: text such as ``"5 min"``, seconds, or a JSON dict."""
     try:
         return None if text is None else json.loads(text)
     except ValueError:
