@@ -80,8 +80,8 @@ class Checkpointable:
         return {}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """List of the components that are saved in separate folders, ``(name, component)``: a Checkpointable, or a
-        `Component` description if the object is in another process.
+        """Returns the parts of this object that have separate folders in a checkpoint, as ``(name, part)``: a
+        Checkpointable, or a `Component` description for a part that may be in another process.
         """
         return []
 
@@ -301,8 +301,8 @@ class Checkpointable:
 
 def _complete(component: Component) -> None:
     """Completes the stored configs of a component and its parts. A stored config lacks a setting if the value was not
-    data, such as a lambda. The setting is then copied, if possible, from the stored config of another component:
-    between `component` and the components inside of it, in both directions.
+    data, such as a lambda. Then `component` copies the setting from a part, and a part copies the setting from
+    `component`, if the other stored config contains the complete value.
     """
     _, *inside = component.with_parts()
     _take_settings(component, inside)
@@ -311,8 +311,8 @@ def _complete(component: Component) -> None:
 
 
 def _take_settings(component: Component, others: Sequence[Component]) -> None:
-    """Adds the settings that a component's stored config lacks. Copies each setting from the first component in
-    `others` whose stored config contains the complete value.
+    """Adds settings that a component's stored config lacks. Copies each setting from the first component in `others`
+    whose stored config contains the complete value; without such a component, the setting remains missing.
     """
     for where in list(component.left_out):
         argument, _, name = where.partition("/")
@@ -326,8 +326,8 @@ def _take_settings(component: Component, others: Sequence[Component]) -> None:
 
 
 def _settings(component: Component, argument: str) -> dict[str, Any]:
-    """Returns the settings of a config, ``{setting: JSON}``, that was stored as the keyword argument `argument` of a
-    component's constructor; {} if this argument is not a config.
+    """Returns the stored settings of the config that a component's constructor takes as the keyword argument
+    `argument`, as ``{setting: JSON}``; {} if this argument is not a config.
     """
     node = component.ctor["kwargs"].get(argument)
     return node["value"] if isinstance(node, dict) and node.get(KIND) == "plain" else {}
@@ -384,7 +384,7 @@ def selected(names: Collection[str], components: Parts, not_components: Parts, o
 
     Args:
         names: All names.
-        components: Names to select, or None for all; ``"name/part"`` selects `name`.
+        components: Names to select, or None for all.
         not_components: Names to leave out.
         owner: Name of their owner, for the message.
 
@@ -404,8 +404,8 @@ def as_names(components: Parts) -> set[str] | None:
 
 
 def _found(stored: Stored, names: Sequence[str]) -> Stored:
-    """Finds a component in a checkpoint by `names`, its path from the root. If the checkpoint was saved from only this
-    component instead of from a whole algorithm, returns the checkpoint unchanged.
+    """Finds a component in a checkpoint by `names`, its path from the root. If the first name is missing and the
+    checkpoint is not an algorithm's, the checkpoint contains only this component, and is returned unchanged.
     """
     if not names or (names[0] not in stored and stored.metadata_file != ALGORITHM_METADATA_FILE):
         return stored
@@ -441,14 +441,14 @@ def _check_alike(state: Any, present: Any, names: tuple[str, ...], is_weights: b
                 _check_alike(state[name], item, (*names, str(name)), is_weights or name in _WEIGHTS)
             elif is_weights and not isinstance(item, Mapping):
                 raise ValueError(
-                    f"the checkpoint lacks the weights {'/'.join((*names, str(name)))}. Use the config that saved the "
+                    f"the checkpoint lacks the value {'/'.join((*names, str(name)))}. Use the config that saved the "
                     "checkpoint."
                 )
     elif is_weights and getattr(state, "dtype", None) != getattr(present, "dtype", None):
         kinds = [str(getattr(value, "dtype", type(value).__name__)) for value in (state, present)]
         raise ValueError(
-            f"the stored weights {where} have the type {kinds[0]}, and the object that loads them has {kinds[1]}. "
-            "Use the config that saved the checkpoint."
+            f"the value {where} has the type {kinds[0]} in the checkpoint, but {kinds[1]} in the object that loads the "
+            "checkpoint. Use the config that saved the checkpoint."
         )
 
 

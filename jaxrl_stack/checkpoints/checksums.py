@@ -16,8 +16,8 @@ CHECKSUM, CHECKSUMS = "checksum", "checksums"
 
 
 def with_checksums(metadata: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
-    """Returns a checkpoint's metadata with checksums added: a checksum of the metadata, and one of
-    each further JSON file in the checkpoint.
+    """Returns a checkpoint's metadata with checksums added: a checksum of the metadata, and a checksum of
+    each other JSON file in the checkpoint.
 
     Args:
         metadata: Metadata of the checkpoint.

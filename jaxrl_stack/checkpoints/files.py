@@ -246,7 +246,7 @@ def _folders(path: Path, component: Component, state: dict[str, Any], *, copies:
 
 def _add_checksums(folders: Sequence[_Folder], metadata_file: str) -> None:
     """Adds checksums to the metadata file in a checkpoint's root folder, ``folders[0]``: a checksum of the metadata,
-    and one of each further JSON file in the checkpoint.
+    and a checksum of each other JSON file in the checkpoint.
     """
     files = {(own.path / name).as_posix(): text for own in folders for name, text in own.files.items()}
     metadata = json.loads(files.pop(metadata_file))
@@ -353,7 +353,7 @@ class Stored:
         return name in self.parts
 
     def part(self, name: str) -> Stored:
-        """Returns the component with the given name inside of this component of a checkpoint.
+        """Returns the stored component `name` that is inside of this stored component.
 
         Raises:
             ValueError: If this component has no part with the name.
@@ -408,7 +408,7 @@ class Stored:
         return Component(content.get("class"), ctor, left_out, self.metadata)
 
     def code_written_here(self) -> dict[str, Any]:
-        """Classes and functions to which this stored component and the components inside of it refer, ``{path: class or
+        """Classes and functions to which this stored component and all its parts refer, ``{"module:Name": class or
         function}``; {} if this process did not write the checkpoint.
         """
         file = self._file(CLASS_AND_CTOR_ARGS_FILE)

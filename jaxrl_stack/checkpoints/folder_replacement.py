@@ -94,7 +94,8 @@ def _is_free(descriptor: int, folder: Path) -> bool:
 
 
 def _put_in_place(aside: Path, target: Path, old: Path) -> None:
-    """Moves the folder `aside` to the path `target`. If a folder exists at `target`, it moves to `aside` in exchange.
+    """Moves the folder `aside` to the path `target`. If `target` is a folder with content, the former `target` is
+    at `aside` afterwards.
 
     Other processes and threads may add or remove folders between any two of these calls.
     """

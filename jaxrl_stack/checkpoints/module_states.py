@@ -1,4 +1,4 @@
-"""Adaptation of a module's stored state to a module with more or fewer attributes than the stored one."""
+"""Adaptation of stored module states to modules that have more or fewer attributes than the modules that were saved."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def with_shared_attributes(
 def share_attributes(
     state: dict[str, Any], own: Mapping[str, Any], names: Sequence[str], path: str | os.PathLike[str]
 ) -> None:
-    """Adapts the stored states of modules to the attributes of the existing modules with the same ids: removes stored
-    attributes that a module lacks, and adds the module's values of attributes that are not stored; see
-    `with_shared_attributes`.
+    """Adapts the stored states of modules to the attributes of the owner's modules with the same ids: removes stored
+    attributes that the owner's module lacks, and adds this module's values of attributes that are not stored. See
+    `with_shared_attributes` for states that do not change.
 
     Args:
         state: Stored state of an owner of modules, with only the values at `names`; changed in place.

@@ -20,8 +20,8 @@ _NAMED = {"class": "value", "function": "value", "plain": "class", "object": "cl
 
 
 def code_in(node: Any, name: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields the classes and functions to which a JSON node refers, as ``(path, paths of the base classes that are
-    expected)``; the second item is () if no base class is expected.
+    """Yields the classes and functions to which a JSON node refers, as ``("module:Name", names of the expected base
+    classes)``; the second item is () if no base class is expected.
 
     Args:
         node: Result of `Encoder.encode`.
@@ -168,8 +168,8 @@ def note_written(text: str, nodes: Iterable[Any], classes: Iterable[str | None])
 
 
 def written_here(text: str) -> dict[str, Any]:
-    """Returns the classes and functions to which the checkpoint file with the content `text` refers, ``{path: class or
-    function}``; {} if this process did not write the file.
+    """Returns the classes and functions to which the checkpoint file with the content `text` refers, ``{"module:Name":
+    class or function}``; {} if this process did not write the file.
     """
     return _written_here.get(_digest(text), {})
 

@@ -103,7 +103,7 @@ def _estimate(arguments: argparse.Namespace) -> int:
 def restored_for_evaluation(
     path: pathlib.Path, config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any]
 ) -> Algorithm:
-    """Restores the algorithm of a checkpoint; the command's options replace the algorithm's evaluation settings.
+    """Restores the algorithm of a checkpoint for evaluation; `settings` replace single evaluation settings of `config`.
 
     Args:
         path: The checkpoint.

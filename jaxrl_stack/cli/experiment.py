@@ -210,8 +210,8 @@ def _config_of_options(
 
 
 def _change(config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any] | None, source: Any) -> str:
-    """Applies options to a config that was read from a file or checkpoint; returns a phrase for the user that names
-    the source of the settings.
+    """Applies options to a config that was read from a file or checkpoint; returns the source of the settings as text
+    for the user, such as ``"settings of my_run.json and of --config."``.
     """
     if env is not None:
         config.environment(env)
@@ -264,7 +264,8 @@ def config_for_checkpoint(path: str, arguments: argparse.Namespace) -> Algorithm
 
 
 def load_checkpoint_player(path: str, arguments: argparse.Namespace) -> LoadedPlayer:
-    """Loads the policy from the checkpoint of an algorithm or policy; also returns the algorithm's config, if known.
+    """Loads the policy from a checkpoint of an algorithm or a policy. Also returns the algorithm's config; None if it
+    is unknown.
 
     Args:
         path: The checkpoint.

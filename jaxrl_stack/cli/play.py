@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace, ask: Callable[[str], str] = input) -> int
 
 
 def _play_game(policy: Policy, table: GameTable, arguments: argparse.Namespace, ask: Callable[[str], str]) -> int:
-    """Plays a game of two agents, the person against the policy, and prints who wins."""
+    """Plays a game of two agents and prints who wins. The person plays the agent `hero`, the policy plays `rival`."""
     import jax.numpy as jnp
 
     from jaxrl_stack.utils.streams import Stream, named, stream_key
@@ -160,8 +160,8 @@ def _play_alone(policy: Policy, env: Any, env_config: Any, arguments: argparse.N
 
 
 def _with_action(state: Any, difference: int) -> Any:
-    """Returns a policy's state after the person took another action than the policy chose: the state's entry for the
-    previous action contains the person's action. Changes a copy, not `state`.
+    """Returns a policy's state in which the previous action is the person's action instead of the policy's: a copy, or
+    `state` itself if both actions are equal or if the state contains no previous action.
 
     Args:
         state: State after the policy's action, a dataclass.

@@ -42,7 +42,7 @@ def _read(path: str) -> Run:
 
 def code_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the arguments ``config`` and ``allow`` of `Run.at`, ``{name: value}``, which contain the user's code that
-    is needed to repeat a run: the config of a Python ``--config-file``, and the code that ``--env`` names.
+    is needed to repeat a run: the config of a Python ``--config-file``, else None; and the code that ``--env`` names.
     """
     from jaxrl_stack.algorithms.games import code_of_env
 

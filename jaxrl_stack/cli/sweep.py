@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _budget(text: str | None) -> Any:
-    """Parses the option ``--budget``, the limit of a sweep: text such as ``"5 min"``, seconds, or a JSON dict."""
+    """Parses ``--budget`` into the `budget` of `run_sweep`: text such as ``"5 min"``, seconds, or a JSON dict."""
     try:
         return None if text is None else json.loads(text)
     except ValueError:
@@ -116,7 +116,7 @@ def _scheduler(arguments: argparse.Namespace, space: Mapping[str, Any], criteria
         if grace_period > max_t:
             raise CliError(
                 f"--grace-period {grace_period}: exceeds the length of a run, {time_attr}={max_t:g}. "
-                "Lower --grace-period, or train longer runs."
+                "Lower --grace-period, or raise the limit of the runs in --stop or --num-iterations."
             )
         return Halving(max_t=max_t, grace_period=grace_period, time_attr=time_attr)
     if arguments.scheduler == "pbt":

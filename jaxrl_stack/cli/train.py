@@ -200,8 +200,8 @@ def _made(directory: pathlib.Path, command: Sequence[str], algorithm: str) -> It
 def _train(
     algo: Algorithm, criteria: StopCriteria, directory: pathlib.Path, display: Silence, arguments: argparse.Namespace
 ) -> tuple[list[str], bool]:
-    """Trains an algorithm until a stop criterion or Ctrl-C ends the run, then saves a checkpoint of the algorithm if
-    the options require it.
+    """Trains an algorithm until a stop criterion or Ctrl-C ends the run, then saves a checkpoint of the last
+    iteration. With ``--no-checkpoint-at-end``, saves this checkpoint only after Ctrl-C.
 
     Returns:
         The closing lines, and whether Ctrl-C ended the run.

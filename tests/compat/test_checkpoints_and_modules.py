@@ -324,7 +324,7 @@ class WithoutEncoder(DefaultPPORLModule):
 
 def test_weights_that_do_not_fit_a_module_of_ones_own_are_refused_without_that_hint(tmp_path):
     path = spec_of().build(seed=1).save_to_path(tmp_path / "default")
-    with pytest.raises(ValueError, match="does not fit this WithoutEncoder: the checkpoint lacks the weights pi/bias"):
+    with pytest.raises(ValueError, match="does not fit this WithoutEncoder: the checkpoint lacks the value pi/bias"):
         replace(spec_of(), module_class=WithoutEncoder, load_state_path=path).build(seed=1)
     with pytest.raises(ValueError, match="needs a class.*where MyRLModule extends RLModule"):
         replace(spec_of(), module_class=cast(Any, "MyModule")).build()

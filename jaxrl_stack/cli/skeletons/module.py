@@ -30,7 +30,7 @@ class SkeletonModule(RLModule, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: self.policy(features), Columns.EMBEDDINGS: features}
 
     def compute_values(self, batch, embeddings=None):
-        """Returns state values of shape [...], one per observation; computes `embeddings` if they are not passed."""
+        """Returns state values [...], one per observation; calls `_forward` for `embeddings` if none are passed."""
         if embeddings is None:
             embeddings = self._forward(batch)[Columns.EMBEDDINGS]
         return self.value(embeddings)[..., 0]
