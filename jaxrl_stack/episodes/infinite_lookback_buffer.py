@@ -23,8 +23,8 @@ Indices = int | np.integer | slice | list[int] | np.ndarray | None
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AsItem:
-    """Marks a value that `fill` inserts as one whole item of the buffer, even if it is a number; for columns whose
-    items differ in structure, such as infos.
+    """Marks a `fill` value (the result for indices out of range) as one whole item of the buffer, even if the value is
+    a number. Used for columns whose items differ in structure, such as infos.
 
     Attributes:
         item: The item.

@@ -136,8 +136,8 @@ class MultiAgentEpisode:
     def _replay(
         self, observations: Any, actions: Any, rewards: Any, infos: Any, outputs: Any, flags: tuple[Flags, Flags]
     ) -> None:
-        """Adds the constructor's data to the new episode, one env step at a time. Flags of an agent apply to its last
-        step, the flag "__all__" to the last env step.
+        """Adds the constructor's data to the new episode, one env step at a time. The terminated and truncated flags of
+        an agent apply to the agent's last step, the flags "__all__" to the last env step.
         """
         steps = len(rewards)
         infos = [{}] * (steps + 1) if infos is None else infos
@@ -146,8 +146,8 @@ class MultiAgentEpisode:
         for name, length in {**lengths, "extra_model_outputs": len(outputs)}.items():
             if length != steps:
                 raise ValueError(
-                    f"episode {self.id_} has {steps} rewards, but {name} for {length} env steps: pass one item per env "
-                    "step, and one more observation and info"
+                    f"episode {self.id_} has rewards for {steps} env steps, but {name} for {length}: pass lists with "
+                    "one item per env step, and with one item more for observations and infos"
                 )
         self.add_env_reset(observations=observations[0], infos=infos[0])
         last = _last_steps(observations, actions, rewards)
@@ -625,7 +625,7 @@ class MultiAgentEpisode:
         columns = {agent: self._column(agent, name, is_output) for agent in self._chosen(agent_ids)}
         columns = {agent: column for agent, column in columns.items() if column is not None}
         if is_output and not columns:
-            raise KeyError(f"no extra model output {name!r} in this episode: pass the name of a module's output")
+            raise KeyError(f"no extra model output {name!r} in this episode: pass a key of extra_model_outputs")
         if return_list and not env_steps:
             raise ValueError("return_list=True needs environment steps: leave env_steps=False out")
         is_one = isinstance(indices, numbers.Integral)
@@ -657,9 +657,9 @@ class MultiAgentEpisode:
         return moments.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=-1 if fills else None)
 
     def _row(self, agent: Hashable, column: InfiniteLookbackBuffer, moment: int, fill: Any) -> int | None:
-        """Returns the index of an agent's item in `column`, one of the agent's columns, for one env step (`moment`).
-        The index is negative in the look-back. If the agent has no item at this env step, returns None, or, if missing
-        items are filled (`fill` is given), an index out of range: the length of the column.
+        """Returns the index of the agent's item at the env step `moment` in `column`, one of the agent's columns;
+        negative for lookback items. If the agent has no item at this env step, returns None without a `fill` value, and
+        with one an index out of range (the column's length), so that `get` returns the fill value.
         """
         agent_t = self.env_t_to_agent_t[agent].data[moment] if moment >= 0 else SKIPPED
         row = None if agent_t == SKIPPED else agent_t - self.agent_episodes[agent].t_started

@@ -91,8 +91,8 @@ class Segments(NamedTuple):
         return rows, self.env[segment], segment
 
     def numbers(self) -> np.ndarray:
-        """Returns, for each entry of the block, the index of the segment that contains it, int64 ``[T, B]``; -1 for
-        entries that are not steps.
+        """Returns the index of the segment that contains each step of the block, int64 ``[T, B]``; -1 at positions
+        without a step.
         """
         rows, columns, segment = self.steps()
         numbers = np.full(self.shape, -1)

@@ -559,8 +559,8 @@ class SingleAgentEpisode:
             )
         if not equal(self.get_observations(-1), other.get_observations(0)):
             raise ValueError(
-                "cannot concatenate: the last observation of this chunk is not the first one of the other; create the "
-                "other with cut()"
+                "cannot concatenate: the last observation of this chunk differs from the first observation of the next "
+                "chunk; create the next chunk with cut()"
             )
         self.validate()
         other.validate()

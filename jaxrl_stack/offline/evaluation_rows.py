@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class LearnerAlone:
-    """Learner, config and spaces from which the offline training step builds minibatches for evaluating a loss; takes
-    the place of an Algorithm.
+    """Learner, config and spaces from which the offline training step builds minibatches for evaluating a loss without
+    an Algorithm. Has the attributes of an Algorithm that the step reads.
 
     Attributes:
         config: Config of the rows.

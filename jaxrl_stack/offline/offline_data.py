@@ -160,8 +160,8 @@ class OfflineData:
         return None
 
     def _has_sample_batches(self) -> bool:
-        """Whether `input_read_method="read_json"` names RLlib's JSON files of sample batches, which are read without
-        Ray Data.
+        """Whether `input_read_method` is "read_json", without `input_read_method_kwargs`, and all files of `input_` are
+        RLlib's JSON files of sample batches. Such files are read without Ray Data.
         """
         config = self.config
         if config.input_read_method != "read_json" or config.input_read_method_kwargs:
@@ -204,8 +204,8 @@ class OfflineData:
     # --------------------------------------------------------------------------------------------------------- reading
 
     def _pieces(self) -> Any:
-        """Returns the data set; opens it again if `select` or `adapt` changed the options, and wraps data sets of Ray
-        Data.
+        """Returns the data set, wrapped in `RayData` if it is a Ray Dataset. Opens the data set again if `select` or
+        `adapt` has changed the columns or spaces to read.
         """
         if self._is_stale:
             self._is_stale = False
@@ -360,17 +360,17 @@ class OfflineData:
         return self._materialized[piece]
 
     def _mapped(self, steps: Steps, spaces: tuple[Any, Any]) -> Steps:
-        """Converts the steps with the config's `prelearner_class` (a user-defined conversion of rows to episodes), in
-        batches of whole episode chunks with at least `input_read_batch_size` rows (None: all rows at once). If the
-        class is None, or the data is a Ray Dataset, which `RayData` has converted, returns the steps unchanged.
+        """Converts recorded steps with the config's `prelearner_class` (a user-defined conversion of rows to episodes),
+        in batches of whole episode chunks with at least `input_read_batch_size` rows (None: all rows at once). Returns
+        the steps unchanged if no class is set, or if `RayData` has already converted the rows of a Ray Dataset.
         """
         prelearner_class = self.config.prelearner_class
         if prelearner_class is None or isinstance(self.data, RayData) or not steps.num_steps:
             return steps
         if prelearner_class.__call__ is not OfflinePreLearner.__call__:
             raise ValueError(
-                f"offline_data(prelearner_class={prelearner_class.__name__}) overrides __call__(), which is not "
-                f"called in training: the learner pipeline runs with every update. Override _map_to_episodes()."
+                f"offline_data(prelearner_class={prelearner_class.__name__}) overrides __call__(), which "
+                f"training does not call: every update runs the learner pipeline itself. Override _map_to_episodes()."
             )
         prelearner = prelearner_class(config=self.config, spaces=spaces)
         schema = SCHEMA | self.config.input_read_schema
@@ -423,10 +423,10 @@ class OfflineData:
         return Steps.concatenated([part for part in parts if part.num_rows])
 
     def _parts(self, number: int, spaces: tuple[Any, Any]) -> Iterator[tuple[Steps, Any]]:
-        """Yields all steps of the weighted entry `number` of the setting `input_` as pairs ``(steps, source)``; without
-        weights, the steps of all data. For a `Dataset` without a `prelearner_class`, `source` is the entry's name, and
-        the steps are divided as in `Dataset.read_parts`. Otherwise, `source` is a part of the data set. Error messages
-        name `source`.
+        """Yields pairs ``(steps, source)`` that together contain all steps of one weighted entry of the setting
+        `input_`, or of all data without weights. `source` names the data in error messages: for a `Dataset` without a
+        `prelearner_class`, whose steps are divided as in `Dataset.read_parts`, it is the entry's name; otherwise, it is
+        a part of the data set (row group or file).
         """
         data = self._pieces()
         if isinstance(data, Dataset) and self.config.prelearner_class is None:
@@ -482,7 +482,7 @@ class OfflineData:
 
 
 def is_squashed(module: Any) -> bool:
-    """Whether a module's action distribution is squashed, so that actions are in [-1, 1]; False for None."""
+    """Whether a module's action distribution is squashed, so that actions are in [-1, 1]; False if `module` is None."""
     if module is None:
         return False
     distribution = module.get_exploration_action_dist_cls()

@@ -77,7 +77,8 @@ class OfflineEvaluationRunnerGroup:
         if local_runner and number:
             raise ValueError(
                 "OfflineEvaluationRunnerGroup(local_runner=True) conflicts with "
-                f"evaluation(num_offline_eval_runners={number}): set it to 0, or leave local_runner out."
+                f"evaluation(num_offline_eval_runners={number}): set num_offline_eval_runners=0, or leave "
+                "local_runner out."
             )
         self._on_recreated = on_recreated
         self._backend = backend
@@ -256,7 +257,7 @@ class OfflineEvaluationRunnerGroup:
             self._results(self._manager.foreach_actor("set_state", kwargs=self._sent, timeout_seconds=timeout))
 
     def probe_unhealthy_runners(self, timeout_seconds: float | None = None) -> list[int]:
-        """Takes actors that Ray has restarted back into the group.
+        """Adds actors that Ray has restarted to the group again.
 
         Args:
             timeout_seconds: Longest wait; None for ``offline_eval_runner_health_probe_timeout_s``.

@@ -34,8 +34,8 @@ class OfflinePolicyEvaluationTypes(enum.StrEnum):
 
 
 class OfflinePolicyEvaluationRunner(OfflineEvaluationRunner):
-    """Estimates the policy's return by importance sampling of recorded episodes, ``offline_eval_batch_size_per_runner``
-    at a time.
+    """Estimates the policy's return by importance sampling of recorded episodes. A batch has
+    ``offline_eval_batch_size_per_runner`` episodes (all episodes, if the data has fewer).
 
     With ``offline_evaluation_type="is"``, the return of an episode is weighted by the product of its ratios
     ``pi(a) / mu(a)``; with "pdis", each reward is weighted by the product of the ratios up to its step. Rewards are

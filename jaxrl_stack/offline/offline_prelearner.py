@@ -89,7 +89,7 @@ class OfflinePreLearner:
         }
 
     def steps(self, batch: Mapping[str, Any]) -> Steps:
-        """Converts a batch of rows to recorded steps.
+        """Converts a batch of table rows to episodes, and returns the steps of these episodes.
 
         Raises:
             ValueError: If no episode comes of it.
@@ -144,7 +144,7 @@ class OfflinePreLearner:
         )
 
     def _validate_episodes(self, episodes: Sequence[Any]) -> list[Any]:
-        """Removes duplicate episodes.
+        """Removes duplicates: episodes with the same id, first time step, observations, actions and rewards.
 
         Parts of an episode have one id, and so may other episodes: files of other programs count from 0 each.
         """
@@ -176,7 +176,8 @@ def rows_of(steps: Steps, schema: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _in_order(columns: dict[str, Any]) -> dict[str, Any]:
-    """Sorts rows by episode.
+    """Sorts rows by episode, and the rows of an episode by `t`. Without `t`, the rows of an episode keep their order;
+    without episode ids, all rows do.
 
     Raises:
         ValueError: An id is used for several episodes, whose rows are not in order.

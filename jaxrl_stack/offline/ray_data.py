@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_ray_dataset(data: Any) -> bool:
-    """Whether an object is a Ray Data data set; imports nothing."""
+    """Whether an object is a Ray Data data set; does not import Ray."""
     ray_data = sys.modules.get("ray.data")
     return ray_data is not None and isinstance(data, ray_data.Dataset)
 

@@ -64,8 +64,9 @@ def mean_of_rows(
 
 
 def number_of_chunks(num_rows: int, size: int = 1) -> int:
-    """Number of equal chunks into which to split a batch, so that a dense layer gets at most `ROWS_PER_CHUNK` rows at
-    once; 1 if such chunks would have fewer than half of these rows.
+    """Returns the smallest number of equal chunks of a batch with which a dense layer gets at most `ROWS_PER_CHUNK`
+    rows at once.
+    Returns 1 if equal chunks would be at least twice as many as chunks of unequal sizes.
 
     Args:
         num_rows: Rows in all.

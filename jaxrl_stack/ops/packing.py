@@ -31,8 +31,9 @@ class Slot:
     is_packed: bool
 
     def read(self, matrix: Any, loose: Any) -> Any:
-        """Reads the array of this slot, ``[..., *shape]``, from a packed matrix ``[..., width]`` or from the arrays
-        that were not packed, in NumPy (a view if possible) or JAX.
+        """Returns the array of this slot, ``[..., *shape]``: columns of the packed matrix ``[..., width]``, or one of
+        the arrays that were not packed (`loose`). The arrays may be NumPy arrays (the result is a view if possible) or
+        JAX arrays.
         """
         if not self.is_packed:
             return loose[self.start]

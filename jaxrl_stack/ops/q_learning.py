@@ -256,8 +256,8 @@ def q_rows(
 def conservative_rows(
     *, q: jax.Array, q_repeat: jax.Array, logps: jax.Array, temperature: jax.Array | float
 ) -> jax.Array:
-    """Penalty of conservative Q-learning: soft maximum of the Q-values of drawn actions, minus the Q-value of the
-    recorded action.
+    """Penalty of conservative Q-learning, per row: soft maximum of the Q-values of K randomly drawn actions, minus the
+    Q-value of the recorded action.
 
     ``temperature * logsumexp_k((Q_k - log density_k) / temperature) - Q(a)`` (Kumar et al., 2020, arXiv:2006.04779,
     equation 4 and appendix F). It is a sum over the drawn actions, not their mean.

@@ -105,7 +105,9 @@ class _Split(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes per step of the values in `handed_over`: parts of `xs`, and results computed before the loop."""
+        """Bytes per loop step of the values `handed_over` that the loop reads: parts of `xs`, and results computed
+        before the loop.
+        """
         avals: list[Any] = [x.aval for x in self.handed_over]
         return sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals)
 

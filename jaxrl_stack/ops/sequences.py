@@ -34,7 +34,7 @@ def at_window_ends(values: jax.Array, n_step: jax.Array) -> jax.Array:
 def of_rows(
     batch: Mapping[str, Any],
 ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
-    """Returns the parts of a loss that differ between sequences and transitions from a replay buffer: importance
+    """Returns three inputs of a loss that differ between batches of sequences and batches of transitions: importance
     weights, a function that selects bootstrap values, and a function that computes priorities from TD errors.
 
     Args:

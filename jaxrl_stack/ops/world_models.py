@@ -160,8 +160,8 @@ class BalancedKL(NamedTuple):
 
 
 def balanced_kl(posterior: jax.Array, prior: jax.Array, free_nats: float = 1.0) -> BalancedKL:
-    """KL losses ``L_dyn`` and ``L_rep`` of a world model (Hafner et al., 2023, equation 5), each at least `free_nats`,
-    below which it has no gradient.
+    """KL losses ``L_dyn`` and ``L_rep`` of a world model (Hafner et al., 2023, equation 5). A KL divergence below
+    `free_nats` is replaced by the constant `free_nats`, which has no gradient.
 
     ``L_dyn = max(free, KL(sg(posterior) || prior))``, ``L_rep = max(free, KL(posterior || sg(prior)))``
 

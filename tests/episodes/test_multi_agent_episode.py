@@ -130,7 +130,7 @@ def test_given_data_has_its_end_and_fits_together():
     assert not running.is_done and running.get_terminateds() == {"a": True, "__all__": False}
     assert MultiAgentEpisode(**data, truncateds=True).is_truncated
     assert MultiAgentEpisode(observations=[{"a": 0}], terminateds=True).is_terminated
-    with pytest.raises(ValueError, match="has 1 rewards, but observations for 0 env steps"):
+    with pytest.raises(ValueError, match="has rewards for 1 env steps, but observations for 0"):
         MultiAgentEpisode(**{**data, "observations": [{"a": 0}]})
     with pytest.raises(ValueError, match="len_lookback_buffer=-1 must be"):
         MultiAgentEpisode(**data, len_lookback_buffer=-1)

@@ -206,7 +206,7 @@ def test_a_group_in_this_process_has_one_runner(folders):
     (metrics,) = group.foreach_runner("run")
     assert metrics[ALL_MODULES]["num_env_steps_sampled"].peek() == 40
     group.stop()
-    with pytest.raises(ValueError, match="set it to 0, or leave local_runner out"):
+    with pytest.raises(ValueError, match="set num_offline_eval_runners=0, or leave local_runner out"):
         OfflineEvaluationRunnerGroup(own.evaluation(num_offline_eval_runners=1), local_runner=True)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class OffPolicyEstimator:
-    """Base class of off-policy estimators; each subclass implements one method.
+    """Base class of off-policy estimators; each subclass uses one estimation method, such as importance sampling.
 
     Args:
         policy: A Policy, or an RLModule with its weights.
