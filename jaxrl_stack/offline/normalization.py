@@ -110,7 +110,7 @@ def _check_numbers(obs: Any) -> None:
     if any(leaf.dtype == np.uint8 for leaf in jax.tree.leaves(obs)):
         raise ValueError(
             "offline_data(normalize_observations=True) does not support uint8 images, which convolutional nets scale "
-            "by themselves. Leave it out."
+            "by themselves. Leave normalize_observations out."
         )
 
 

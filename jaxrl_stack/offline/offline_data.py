@@ -392,8 +392,8 @@ class OfflineData:
             inputs.append([self._as_taken(own, names, spaces, piece) for own, piece in self._parts(number, spaces)])
             if not sum(part.num_steps for part in inputs[-1]):
                 raise ValueError(
-                    f"Input {number} of offline_data(input_={self.config.input_!r}) has no steps. Remove it, or "
-                    "record some."
+                    f"Input {number} of offline_data(input_={self.config.input_!r}) has no steps. Remove this "
+                    "input, or record steps for it."
                 )
         if self._normalized_columns and self.normalization is None:
             self._count((part for parts in inputs for part in parts), spaces)

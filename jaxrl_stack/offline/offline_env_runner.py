@@ -39,7 +39,7 @@ class OfflineSingleAgentEnvRunner(SingleAgentEnvRunner):
         if not config.output:
             raise ValueError(
                 f"{type(self).__name__} records steps, but offline_data(output={config.output!r}) names no folder. "
-                "Set `output`, or use SingleAgentEnvRunner."
+                "Set offline_data(output='folder'), or use SingleAgentEnvRunner."
             )
         self._output: Any = NO_OUTPUT
         self._last_infos: Sequence[dict] = ()

@@ -166,7 +166,8 @@ class OfflineEvaluationRunner(FaultAwareApply):
         """
         if explore or not train:
             raise ValueError(
-                f"run(explore={explore}, train={train}): losses are computed with forward_train() only. Leave both out."
+                f"run(explore={explore}, train={train}): losses are computed with forward_train() only. Leave "
+                "explore and train out."
             )
         started = time.perf_counter()
         self._follow()

@@ -257,7 +257,7 @@ class OfflineEvaluationRunnerGroup:
             self._results(self._manager.foreach_actor("set_state", kwargs=self._sent, timeout_seconds=timeout))
 
     def probe_unhealthy_runners(self, timeout_seconds: float | None = None) -> list[int]:
-        """Adds actors that Ray has restarted to the group again.
+        """Restores the state of actors that Ray has restarted, and marks these actors as healthy again.
 
         Args:
             timeout_seconds: Longest wait; None for ``offline_eval_runner_health_probe_timeout_s``.

@@ -27,7 +27,7 @@ class Evaluate(Protocol):
 
 
 class RowLosses(NamedTuple):
-    """Losses on a batch, with the number of steps.
+    """Losses on a batch of recorded steps, with the number of steps of each module.
 
     Attributes:
         values: ``{module_id: {name: number}}``: the loss of each module, and what the loss logs.

@@ -95,8 +95,8 @@ def _of_kernel(images, kernel, cotangent, *, stride: tuple[int, int], margins: M
 
 
 def _reached(size: int, around: tuple[int, int]) -> tuple[slice, tuple[int, int]]:
-    """Converts the margins of an image axis, which are negative where pixels are cut off, to the slice of the remaining
-    pixels and the numbers of zeros to add before and after them.
+    """Converts the margins of an image axis to the slice of the remaining pixels, and the numbers of zeros to add
+    before and after these pixels. Negative margins cut pixels off.
     """
     first, end = -around[0], size + around[1]
     zeros = max(0, min(end, 0) - first), max(0, end - max(first, size))
