@@ -202,7 +202,7 @@ class MultiAgentEpisode:
 
     @property
     def agent_episode_ids(self) -> dict[Any, str]:
-        """Ids of the agents' episodes."""
+        """Ids of the agents' single-agent episodes, ``{agent: episode id}``."""
         return {agent: episode.id_ for agent, episode in self.agent_episodes.items()}
 
     @property
@@ -312,7 +312,7 @@ class MultiAgentEpisode:
         self._last_step_time = now
 
     def module_for(self, agent_id: Hashable) -> str:
-        """Returns the id of the RLModule that acts for an agent; constant during the episode."""
+        """Returns the id of the RLModule that acts for an agent. The id does not change during the episode."""
         if agent_id not in self._module_ids:
             fn = self.agent_to_module_mapping_fn
             self._module_ids[agent_id] = DEFAULT_MODULE_ID if fn is None else fn(agent_id, self)
@@ -817,8 +817,8 @@ class MultiAgentEpisode:
             )
         if other.env_t_started != self.env_t:
             raise ValueError(
-                f"cannot concatenate: this chunk ends at env step {self.env_t}, but the other one starts at "
-                f"{other.env_t_started}; pass the chunk that follows directly"
+                f"cannot concatenate: this chunk ends at env step {self.env_t}, but the other chunk starts at "
+                f"env step {other.env_t_started}; pass the chunk that starts at env step {self.env_t}"
             )
         self.env_t_to_agent_t = joined_times(
             self.env_t_to_agent_t,

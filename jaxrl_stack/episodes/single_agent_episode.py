@@ -550,12 +550,13 @@ class SingleAgentEpisode:
             )
         if other.t_started != self.t:
             raise ValueError(
-                f"cannot concatenate: this chunk ends at t={self.t}, but the other starts at {other.t_started}; pass "
-                "the chunk that follows directly"
+                f"cannot concatenate: this chunk ends at t={self.t}, but the other chunk starts at "
+                f"t={other.t_started}; pass the chunk that starts at t={self.t}"
             )
         if not self.is_reset or not other.is_reset:
             raise ValueError(
-                "cannot concatenate: one of the chunks has no observation; call add_env_reset() on it first"
+                "cannot concatenate: one of the chunks has no observation; first call add_env_reset() on the "
+                "chunk without an observation"
             )
         if not equal(self.get_observations(-1), other.get_observations(0)):
             raise ValueError(

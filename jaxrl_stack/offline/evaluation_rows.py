@@ -34,7 +34,7 @@ class LearnerAlone:
 
     @property
     def acting_modules(self) -> dict[str, Any]:
-        """Modules of the learner, by id."""
+        """RLModules of the learner, ``{module_id: module}``."""
         return {mid: self.learner.module[mid] for mid in self.learner.module_ids}
 
 

@@ -98,7 +98,7 @@ def expand(mask: Any, like: Any) -> Any:
 
 
 def where_rows(mask: jax.Array, yes: Any, no: Any) -> Any:
-    """Selects each row of a pytree ``[B, ...]`` from `yes` or `no`, by a `mask` ``[B]``."""
+    """Selects rows of two pytrees ``[B, ...]``: from `yes` where `mask` ``[B]`` is True, otherwise from `no`."""
     return jax.tree.map(lambda a, b: jnp.where(expand(mask, a), a, b), yes, no)
 
 

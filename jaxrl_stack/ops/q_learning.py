@@ -66,7 +66,8 @@ def select_atoms(values: jax.Array, actions: jax.Array) -> jax.Array:
 
 
 def greedy_actions(q_values: jax.Array, action_mask: jax.Array | None = None) -> jax.Array:
-    """Finds the valid action with the highest Q-value, per row of the batch; the first of equals.
+    """Finds the valid action with the highest Q-value, per row of the batch. Among actions with equal Q-values, takes
+    the first.
 
     Args:
         q_values: Float ``[..., A]``.
@@ -233,8 +234,8 @@ def q_rows(
     weights: jax.Array | None = None,
     td_error_loss_fn: str = "huber",
 ) -> TDRows:
-    """Q-learning loss of each transition, for expected Q-values (Mnih et al., 2015; importance weights: Schaul et al.,
-    2016, section 3.4).
+    """Q-learning loss of each transition, for networks that predict Q-values, not value distributions (Mnih et al.,
+    2015; importance weights: Schaul et al., 2016, section 3.4).
 
     Args:
         q_values: float32 ``[N, A]``, of the states, under the online network.

@@ -51,8 +51,8 @@ def ravel(tree) -> tuple[jax.Array, Callable[[Any], Any]]:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Flat:
-    """Pytree of float arrays stored as one vector, with the structure, shapes and dtypes to restore the pytree, also
-    outside of the program that created it.
+    """Pytree of float arrays stored as one vector, with the structure, shapes and dtypes to restore the pytree. A
+    jitted program can return a `Flat`; the caller can then restore the pytree outside of the program.
 
     Attributes:
         vector: float32 ``[n]``.
@@ -89,7 +89,7 @@ class Flat:
 
 
 def compensated_add(total, error, x):
-    """Adds a term to a long sum with compensation of rounding errors (Kahan, 1965).
+    """Adds a term to a long sum with compensation of rounding errors (Kahan, 1965). Returns the sum and its error.
 
     A million times 0.1 in float32 is 100,958 without it, and 100,000 with it.
 

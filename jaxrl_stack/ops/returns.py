@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 
 def clipped_rewards(rewards: Any, bound: bool | float | None) -> Any:
-    """Clips rewards according to the setting `clip_rewards`.
+    """Clips rewards to ``[-c, c]`` or to their signs, or returns them unchanged, as `clip_rewards` is set.
 
     Args:
         rewards: Array of JAX or NumPy; the result is of the same library.
@@ -39,7 +39,8 @@ def gae(
     mask: jax.Array | None = None,
     discounts: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Generalised advantage estimation (Schulman et al., 2016, equations 11 to 16), exact at time limits.
+    """Generalised advantage estimation (Schulman et al., 2016, equations 11 to 16). At a truncated step, bootstraps
+    from the value of the episode's final observation.
 
     ``delta_t = r_t + gamma * (1 - terminated_t) * V(s_{t+1}) - V(s_t)``
     ``A_t = delta_t + gamma * lambda * (1 - terminated_t) * (1 - truncated_t) * A_{t+1}``

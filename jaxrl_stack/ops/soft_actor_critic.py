@@ -165,7 +165,7 @@ def box_target_entropy(action_shape: tuple[int, ...]) -> float:
 
 
 def discrete_target_entropy(num_actions: int, ratio: float | None = None) -> float:
-    """Target entropy of a categorical policy, in nats.
+    """Target entropy of a categorical policy, in nats: `ratio` times the highest possible entropy; -1 without `ratio`.
 
     Args:
         num_actions: Number of actions.

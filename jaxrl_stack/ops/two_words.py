@@ -22,5 +22,5 @@ def subtract(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def as_float(a: jax.Array) -> jax.Array:
-    """Converts a 64-bit integer to float32 ``[...]``: the nearest number, or one next to it."""
+    """Converts a 64-bit integer to float32 ``[...]``: the nearest float32, or a neighbour of the nearest one."""
     return a[..., 0].astype(jnp.float32) * jnp.float32(2**32) + a[..., 1].astype(jnp.float32)

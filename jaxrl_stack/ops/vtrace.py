@@ -39,7 +39,8 @@ def vtrace(
     clip_pg_rho_threshold: jax.Array | float = 1.0,
     mask: jax.Array | None = None,
 ) -> VTrace:
-    """V-trace (Espeholt et al., 2018, arXiv:1802.01561, equation 1 and section 4.2), exact at time limits.
+    """V-trace value targets and advantages (Espeholt et al., 2018, arXiv:1802.01561, equation 1 and section 4.2). At a
+    truncated step, bootstraps from the value of the episode's final observation.
 
     With ``rho_t = min(rho_bar, pi / mu)``, ``c_t = min(c_bar, pi / mu)`` and the discount
     ``gamma_t = gamma * (1 - terminated_t)``, equation 1 in the recursive form of the paper's remark 1 is

@@ -82,7 +82,7 @@ def two_hot_rows(logits: jax.Array, values: jax.Array, atoms: jax.Array) -> jax.
 
 
 def unimix(logits: jax.Array, share: float = 0.01) -> jax.Array:
-    """Mixes categorical probabilities with a uniform distribution.
+    """Computes the categorical probabilities of logits, and mixes them with a uniform distribution.
 
     ``(1 - share) softmax(logits) + share / K``: none is ever below ``share / K``, so that divergences and their
     gradients stay bounded (section "Unimix categoricals" of the paper).

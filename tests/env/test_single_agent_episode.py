@@ -345,7 +345,7 @@ def test_concat_errors():
     done = simple(5, 0, id_="e", terminated=True)
     for left, other, message in [
         (episode, {**follow, "id_": "f"}, "two episodes"),
-        (episode, {**follow, "t_started": 4}, "ends at t=5, but the other starts at 4"),
+        (episode, {**follow, "t_started": 4}, "ends at t=5, but the other chunk starts at t=4"),
         (episode, {**follow, "observations": [4]}, "last observation"),
         (episode, {**follow, "observations": None}, "no observation"),
         (done, follow, "is done at t=5"),

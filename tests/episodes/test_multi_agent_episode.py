@@ -436,7 +436,7 @@ def test_chunks_are_put_together_again():
     assert not left.hanging and left.custom_data == {"x": 1, "y": 2} and len(left) == 6
     assert left.get_agents_to_act() == {"b", "c"} and left.agent_episodes["a"].is_terminated
     left.validate()
-    for other, message in ((turns(), "the other one starts at 0"), (MultiAgentEpisode("other"), "two episodes")):
+    for other, message in ((turns(), "other chunk starts at env step 0"), (MultiAgentEpisode("other"), "two episodes")):
         with pytest.raises(ValueError, match=message):
             left.concat_episode(other)
 
