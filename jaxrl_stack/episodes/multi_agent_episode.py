@@ -625,7 +625,9 @@ class MultiAgentEpisode:
         columns = {agent: self._column(agent, name, is_output) for agent in self._chosen(agent_ids)}
         columns = {agent: column for agent, column in columns.items() if column is not None}
         if is_output and not columns:
-            raise KeyError(f"no extra model output {name!r} in this episode: pass a key of extra_model_outputs")
+            raise KeyError(
+                f"no extra model output {name!r} in this episode: pass a key of the agents' extra_model_outputs"
+            )
         if return_list and not env_steps:
             raise ValueError("return_list=True needs environment steps: leave env_steps=False out")
         is_one = isinstance(indices, numbers.Integral)
@@ -657,9 +659,10 @@ class MultiAgentEpisode:
         return moments.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=-1 if fills else None)
 
     def _row(self, agent: Hashable, column: InfiniteLookbackBuffer, moment: int, fill: Any) -> int | None:
-        """Returns the index of the agent's item at the env step `moment` in `column`, one of the agent's columns;
-        negative for lookback items. If the agent has no item at this env step, returns None without a `fill` value, and
-        with one an index out of range (the column's length), so that `get` returns the fill value.
+        """Returns the index of an agent's item in `column`, one of the agent's columns, for one env step. The argument
+        `moment` is the position of the env step in `env_t_to_agent_t`, or -1 for an env step out of range. Indices of
+        lookback items are negative. If the agent has no item at this env step, returns None if `fill` is None;
+        otherwise, returns the column's length, an index out of range for which `column.get` returns `fill`.
         """
         agent_t = self.env_t_to_agent_t[agent].data[moment] if moment >= 0 else SKIPPED
         row = None if agent_t == SKIPPED else agent_t - self.agent_episodes[agent].t_started

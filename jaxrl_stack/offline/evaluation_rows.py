@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class LearnerAlone:
-    """Learner, config and spaces from which the offline training step builds minibatches for evaluating a loss without
-    an Algorithm. Has the attributes of an Algorithm that the step reads.
+    """Argument of `TrainingStep.plan` for an offline training step that builds minibatches for evaluating a loss. Takes
+    the place of `Facts`, which an Algorithm passes; has only the attributes that offline steps read.
 
     Attributes:
         config: Config of the rows.

@@ -424,9 +424,10 @@ class OfflineData:
 
     def _parts(self, number: int, spaces: tuple[Any, Any]) -> Iterator[tuple[Steps, Any]]:
         """Yields pairs ``(steps, source)`` that together contain all steps of one weighted entry of the setting
-        `input_`, or of all data without weights. `source` names the data in error messages: for a `Dataset` without a
-        `prelearner_class`, whose steps are divided as in `Dataset.read_parts`, it is the entry's name; otherwise, it is
-        a part of the data set (row group or file).
+        `input_`, or of all data without weights. Error messages name `source`. For a `Dataset` without a
+        `prelearner_class`, `source` is the entry's path (without weights, the first path of `input_`), and the steps
+        are divided as in `Dataset.read_parts`. Otherwise, `source` is the part of the data set that contains the steps
+        (row group, file, or a whole Ray Dataset).
         """
         data = self._pieces()
         if isinstance(data, Dataset) and self.config.prelearner_class is None:

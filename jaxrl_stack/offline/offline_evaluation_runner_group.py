@@ -257,7 +257,8 @@ class OfflineEvaluationRunnerGroup:
             self._results(self._manager.foreach_actor("set_state", kwargs=self._sent, timeout_seconds=timeout))
 
     def probe_unhealthy_runners(self, timeout_seconds: float | None = None) -> list[int]:
-        """Restores the state of actors that Ray has restarted, and marks these actors as healthy again.
+        """Takes actors that Ray has restarted back into the group: sends them the state that was last sent to all
+        runners, and marks the actors that loaded this state as healthy. Then calls `on_recreated`, if an actor is back.
 
         Args:
             timeout_seconds: Longest wait; None for ``offline_eval_runner_health_probe_timeout_s``.

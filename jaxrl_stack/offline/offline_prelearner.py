@@ -89,7 +89,8 @@ class OfflinePreLearner:
         }
 
     def steps(self, batch: Mapping[str, Any]) -> Steps:
-        """Converts a batch of table rows to episodes, and returns the steps of these episodes.
+        """Converts a batch of table rows to episodes. Returns the steps of the episodes to train on, which
+        `_postprocess_and_sample` selects.
 
         Raises:
             ValueError: If no episode comes of it.
@@ -176,8 +177,8 @@ def rows_of(steps: Steps, schema: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _in_order(columns: dict[str, Any]) -> dict[str, Any]:
-    """Sorts rows by episode, and the rows of an episode by `t`. Without `t`, the rows of an episode keep their order;
-    without episode ids, all rows do.
+    """Sorts rows by episode, in the order of the episodes' first rows, and the rows of an episode by `t`. If the column
+    `t` is missing, the rows of an episode keep their order. If episode ids are missing, returns the rows unchanged.
 
     Raises:
         ValueError: An id is used for several episodes, whose rows are not in order.

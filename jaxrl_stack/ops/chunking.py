@@ -65,7 +65,8 @@ def mean_of_rows(
 
 def number_of_chunks(num_rows: int, size: int = 1) -> int:
     """Returns the smallest number of equal chunks of a batch with which a dense layer gets at most `ROWS_PER_CHUNK`
-    rows at once. Returns 1 if equal chunks would be at least twice as many as chunks of unequal sizes.
+    rows at once. If chunks of unequal sizes could be half as many or fewer, returns 1 (no split), because the equal
+    chunks would be small: a dense layer would get at most half of `ROWS_PER_CHUNK` rows at once.
 
     Args:
         num_rows: Rows in all.

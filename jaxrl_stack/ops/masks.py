@@ -30,7 +30,7 @@ class TrueRows(NamedTuple):
 
     @classmethod
     def of(cls, mask: jax.Array) -> TrueRows:
-        """Builds an index of a boolean mask, bool ``[N]``, that finds the rows of True values quickly."""
+        """Builds the index of a boolean mask, bool ``[N]``, in which `rows` searches for True values."""
         size = 1 if mask.size <= _COUNTED_AT_ONCE else 1 << math.isqrt(mask.size).bit_length()
         blocks = jnp.pad(mask, (0, -mask.size % size)).reshape(-1, size)
         return cls(blocks, jnp.cumsum(jnp.sum(blocks, axis=1, dtype=jnp.int32)), mask.size)
@@ -63,8 +63,8 @@ class TrueRows(NamedTuple):
 
 
 def valid_first(mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Finds the rows of the True values in each column of a mask ``[T, ...]``, in ascending order. The results also
-    have T rows per column; those after the last True value are marked as invalid.
+    """Finds the rows of the True values in each column of a mask ``[T, ...]``, in ascending order. Both results
+    have T entries per column; unused entries at the end are marked as invalid.
 
     Args:
         mask: bool ``[T, ...]``.

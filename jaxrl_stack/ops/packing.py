@@ -32,8 +32,8 @@ class Slot:
 
     def read(self, matrix: Any, loose: Any) -> Any:
         """Returns the array of this slot, ``[..., *shape]``: columns of the packed matrix ``[..., width]``, or one of
-        the arrays that were not packed (`loose`). The arrays may be NumPy arrays (the result is a view if possible) or
-        JAX arrays.
+        the arrays that were not packed (`loose`). `matrix` and `loose` are arrays of NumPy (the result is a view if
+        possible) or JAX.
         """
         if not self.is_packed:
             return loose[self.start]

@@ -35,7 +35,7 @@ def round_keys(key: jax.Array) -> jax.Array:
 
 def derive_keys(keys: jax.Array, *numbers: jax.Array) -> jax.Array:
     """Derives the round keys of several random permutations from the round keys of a single one. Each combination of
-    `numbers` (such as epoch and shard) gets a permutation.
+    `numbers` (such as epoch and shard) gets a separate permutation.
 
     This takes a few integer operations; separate PRNG keys would compile one generator per number.
 

@@ -89,7 +89,8 @@ class Flat:
 
 
 def compensated_add(total, error, x):
-    """Adds a term to a long sum with compensation of rounding errors (Kahan, 1965). Returns the sum and its error.
+    """Adds a term to a long sum with compensation of rounding errors (Kahan, 1965). Returns the new sum and
+    its rounding error.
 
     A million times 0.1 in float32 is 100,958 without it, and 100,000 with it.
 

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 
 
 def clipped_rewards(rewards: Any, bound: bool | float | None) -> Any:
-    """Clips rewards to ``[-c, c]`` or to their signs, or returns them unchanged, as `clip_rewards` is set.
+    """Clips rewards to ``[-c, c]``, replaces them with their signs, or returns them unchanged, depending on `bound`
+    (the setting `clip_rewards`).
 
     Args:
         rewards: Array of JAX or NumPy; the result is of the same library.

@@ -34,8 +34,9 @@ def at_window_ends(values: jax.Array, n_step: jax.Array) -> jax.Array:
 def of_rows(
     batch: Mapping[str, Any],
 ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
-    """Returns three inputs of a loss that differ between batches of sequences and batches of transitions: importance
-    weights, a function that selects bootstrap values, and a function that computes priorities from TD errors.
+    """Returns three parts of a loss computation that differ between sequences and transitions from a replay buffer:
+    importance weights, a function that selects bootstrap values, and a function that computes priorities from TD
+    errors.
 
     Args:
         batch: `weights` ``[N]``; of sequences also ``n_step`` and `loss_mask` ``[N, J]``.
