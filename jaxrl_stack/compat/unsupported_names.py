@@ -167,7 +167,7 @@ OTHER_NAMES = {
 
 
 def _answer(package: str, name: str, known: Sequence[str]) -> str | None:
-    """Explanation for an import of a name that a package does not have; None if nothing is known about the name."""
+    """Error message for an import of a name that a package does not have; None if nothing is known about the name."""
     if name in OTHER_NAMES:
         return f"There is no {name} in {package}: {OTHER_NAMES[name]}."
     today = f"{name.removesuffix('Trainer')}Config"
@@ -178,7 +178,8 @@ def _answer(package: str, name: str, known: Sequence[str]) -> str | None:
 
 
 def name_elsewhere(package: str, name: str, known: Sequence[str] = ()) -> Any:
-    """Returns the placeholder class of an unsupported name that a script imports from a package without this name.
+    """Returns the placeholder class of an unsupported RLlib name that a script imports from a package that does not
+    define the name.
 
     Args:
         package: The ``__name__`` of the package.

@@ -83,7 +83,9 @@ class ItemAssignments:
         return any(self.tensors.kind_of_value(value) == "numpy" for value in values)
 
     def _may_be_tensor(self, item: ast.Subscript, statement: ast.AST) -> bool:
-        """Whether an item assignment is in PyTorch code, and its index and value fit a tensor."""
+        """Whether an item assignment such as ``a[i] = x`` may change a tensor: the code around it uses PyTorch, and a
+        tensor could have the index ``i`` and the value ``x``.
+        """
         index = item.slice
         if isinstance(index, ast.Constant | ast.JoinedStr) and not isinstance(getattr(index, "value", ""), int):
             return index is None or getattr(index, "value", "") is Ellipsis
@@ -157,7 +159,7 @@ class ItemAssignments:
         return isinstance(base, ast.Attribute) and self._is_own_attribute(base, scope)
 
     def _is_own_attribute(self, base: ast.Attribute, scope: ast.AST) -> bool:
-        """Whether ``self.name`` only receives new tensors, to which no other name refers."""
+        """Whether each value assigned to ``self.name`` is a new tensor that has no other name."""
         owner = self.source.parents.get(scope)
         if not isinstance(owner, ast.ClassDef) or getattr(base.value, "id", "") != "self" or self._is_in_module(scope):
             return False

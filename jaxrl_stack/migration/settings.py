@@ -71,8 +71,8 @@ def _is_local_mode(target: ast.AST) -> bool:
 
 
 def _is_config(node: ast.expr) -> bool:
-    """Whether an expression looks like an AlgorithmConfig: a call of a config method, or a name that ends in
-    "config" (in any case), also a called name such as ``PPOConfig()``.
+    """Whether an expression looks like an AlgorithmConfig: a call of a config method, a name that ends in "config" (in
+    any case), or a call of such a name, like ``PPOConfig()``.
     """
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr in SECTIONS
@@ -157,8 +157,8 @@ def _read_batch_size(source: SourceCode, node: ast.Attribute) -> None:
 
 
 def _numbers_of_learners(source: SourceCode, call: ast.Call) -> list[tuple[ast.expr, bool]]:
-    """Finds the expressions for ``num_learners`` that apply to a config method call. Returns each with a flag: True if
-    the expression and the call are in the same statement.
+    """Finds the expressions that set ``num_learners`` for the config of a method call. Returns each expression with a
+    flag: True if the expression and the call are in the same statement.
 
     A chain of calls on a config uses its own value; otherwise the values of the whole script count.
     """

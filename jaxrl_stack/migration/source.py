@@ -122,7 +122,7 @@ class SourceCode:
         return token.end
 
     def span(self, node: ast.AST, start: int, end: int) -> tuple[int, int]:
-        """Byte range of a syntax tree node with the parentheses around it, within the range from `start` to `end`."""
+        """Byte range of a syntax tree node, including the parentheses that enclose it between `start` and `end`."""
         inner = (self.start(node), self.end(node))
         while True:
             left, right = self.before(inner[0]), self.after(inner[1])

@@ -162,8 +162,8 @@ class TensorMethods:
             self.source.replace_span(start, self.source.end(node), "")
 
     def _after_value(self, function: ast.Attribute) -> int:
-        """Byte position where the value before a method call ends, such as ``x`` in ``x.to(y)``; the position of the
-        dot if a comment is in between.
+        """Byte position where the value before a method call ends, such as ``x`` in ``x.to(y)``. If a comment is
+        between the value and the dot, returns the position of the dot.
         """
         dot = self.source.dot_of(function)
         end = self.source.before(dot).end
@@ -210,7 +210,7 @@ class TensorMethods:
         )
 
     def _is_place(self, part: ast.expr | ast.keyword) -> bool:
-        """Whether an argument of ``to()`` names a device, or is an option for copying to a device."""
+        """Whether an argument of ``to()`` names a device, or is an option of the copy such as ``non_blocking``."""
         if isinstance(part, ast.keyword):
             return part.arg in ("device", "non_blocking", "copy", "memory_format")
         if isinstance(part, ast.Constant | ast.JoinedStr):

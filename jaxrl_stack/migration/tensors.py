@@ -138,7 +138,7 @@ class Tensors:
         return value if isinstance(value, str) else self.kind(value)
 
     def is_only_name(self, scope: Scope, name: str) -> bool:
-        """Whether a local variable only receives new tensors, to which no other name in its scope refers."""
+        """Whether each value assigned to a local variable is a new tensor that has no other name in the scope."""
         values = self.values(scope, name)
         if not values or name in self._globals:
             return False
@@ -215,8 +215,8 @@ class Tensors:
         return self._kinds[key]
 
     def _computed(self, operands: list[ast.expr]) -> Kind:
-        """Infers the kind of an operator's result from its operands: "fresh" if one of them is a tensor, "other" if all
-        are "other" or "numpy", else "unknown".
+        """Infers the kind of an operator's result from its operands: "fresh" (a new tensor) if one operand is a tensor,
+        "other" (no tensor) if all operands are "other" or "numpy", else "unknown".
         """
         kinds = [self.kind(operand) for operand in operands]
         if "fresh" in kinds or "shared" in kinds:
@@ -329,7 +329,9 @@ def _inside(scope: Scope) -> Iterator[ast.AST]:
 
 
 def _pairs(target: ast.AST, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | Kind]]:
-    """Yields ``(name, value)`` for each name in the target of an assignment."""
+    """Yields ``(name, value)`` for each name in the target of an assignment; the value is "unknown" if the script has
+    no separate expression for the name.
+    """
     if isinstance(target, ast.Name):
         yield target.id, "unknown" if value is None else value
     elif isinstance(target, ast.Starred):
@@ -343,8 +345,9 @@ def _pairs(target: ast.AST, value: ast.expr | None) -> Iterator[tuple[str, ast.e
 
 
 def _joined(kinds: list[Kind]) -> Kind:
-    """Combines the kinds (`Kind`) of all values that a variable or expression of the script may have to one kind. Equal
-    kinds give this kind, "fresh" and "shared" give "shared", and other mixtures give "unknown". "itself" is ignored.
+    """Combines the kinds (`Kind`) of all values that a variable or expression of the script may have into one kind.
+    Equal kinds give this kind. "fresh" (a tensor with one name) and "shared" (a tensor that may have several names)
+    give "shared". Other mixtures give "unknown". The kind "itself" is ignored.
     """
     kinds = [kind for kind in kinds if kind != "itself"] or ["unknown"]
     if all(kind == kinds[0] for kind in kinds):

@@ -182,8 +182,8 @@ class PolicyProgram:
     def traced(
         self, arrays: PolicyArrays, state: PolicyState, columns, prev_rewards, reset, key, count, *, explore: bool
     ):
-        """Computes one step of the policy: returns ``(actions, state, outputs, inputs)``. `inputs` are the module's
-        observations if the env-to-module pipeline has host and pure connectors, else None.
+        """Computes one step of the policy and returns ``(actions, state, outputs, inputs)``. If the env-to-module
+        pipeline has both host and pure connectors, `inputs` are the observations for the module, else None.
         """
         step = self.step
         values = {mid: {**own, **self.fixed.get(mid, {})} for mid, own in arrays.settings.items()}
@@ -236,8 +236,8 @@ class EpisodeTracker:
                 episode.set_observations(new_data=row(seen, index), at_indices=-1)
 
     def extended(self, observations: Any, rewards: np.ndarray, resets: np.ndarray) -> list[SingleAgentEpisode]:
-        """Appends observations to the unfinished episodes; starts new episodes where `resets` is True, and in all
-        environments before the first actions.
+        """Appends observations to the unfinished episodes. Starts a new episode in each environment where `resets` is
+        True or, if no actions were computed yet, in every environment.
 
         Raises:
             ValueError: If this object was extended before, because the call changes its episodes in place.

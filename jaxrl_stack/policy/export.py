@@ -148,8 +148,8 @@ def write_stablehlo(
 
 @dataclasses.dataclass(frozen=True)
 class _StateRow:
-    """Array of the initial state in an exported policy: the part of one environment, or the whole array if all
-    environments share it.
+    """Array of the initial state in an exported policy: the row of one environment, ``[1, ...]``, or the whole array if
+    all environments share the array.
     """
 
     first: np.ndarray

@@ -31,7 +31,7 @@ class ActingState(Protocol):
 
     @property
     def num_envs(self) -> int:
-        """Number of environments in the state."""
+        """Number of environments whose unfinished episodes this state describes."""
         ...
 
 

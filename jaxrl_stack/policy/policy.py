@@ -409,8 +409,8 @@ class Policy(Acting[PolicyState], Checkpointable):
             given = jax.tree.map(lambda x: np.asarray(x, np.float32), dict(state["settings"]))
             if jax.tree.structure(given) != jax.tree.structure(arrays.settings):
                 raise ValueError(
-                    f"The settings {given} do not fit this policy, which has {jax.device_get(arrays.settings)}. Give "
-                    "the same names."
+                    f"set_state(): the settings {given} do not fit this policy, whose settings are "
+                    f"{jax.device_get(arrays.settings)}. Use the same module ids and names of settings."
                 )
             changed["settings"] = self._to_device(given)
         if program.has_host_connectors and state.get(COMPONENT_ENV_TO_MODULE_CONNECTOR):
@@ -639,8 +639,8 @@ def _pipeline_of(stored: Stored, module_id: str) -> Stored:
 
 
 def _merged(fixed: Any, traced: Any, what: str) -> dict[str, dict[str, Any]]:
-    """Merges the two parts of a policy's stored settings, constants of the compiled program and arrays from the state,
-    to ``{module_id: {name: value}}``.
+    """Merges the stored settings of a policy to ``{module_id: {name: value}}``: settings that are constants of the
+    compiled program (`fixed`), and settings that are arrays in the policy's state (`traced`).
     """
     parts = (fixed, traced)
     if not all(isinstance(p, dict) and all(isinstance(own, dict) for own in p.values()) for p in parts):

@@ -41,8 +41,8 @@ class RecordedEpisodes(NamedTuple):
         return RecordedEpisodes(*cut, self.final_rows[episodes], self.terminated[episodes], self.num_left_out)
 
     def alone(self, columns: dict[str, Any]) -> tuple[dict[str, Any], RecordedEpisodes]:
-        """Returns ``(columns, episodes)``: columns with only the rows of these complete episodes, one episode after the
-        other, and the episodes with row indices into these columns.
+        """Returns ``(columns, episodes)``: new columns with only the rows of the complete episodes, one episode after
+        the other, and the episodes with row indices into the new columns.
 
         Args:
             columns: ``{column: [R, ...]}`` of all rows.

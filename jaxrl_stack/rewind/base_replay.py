@@ -82,7 +82,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     @abc.abstractmethod
     def state(self) -> Mapping[str, Any]:
-        """Returns the present training state, with the parts of a stored checkpoint."""
+        """Returns the present training state, nested like the state in a stored checkpoint, for comparison."""
 
     @abc.abstractmethod
     def fingerprints(self) -> dict[int | None, tuple[float, float]]:
@@ -156,7 +156,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         return self
 
     def run_to_before(self, iteration: int) -> int:
-        """Repeats the iterations before the given one, and the commands (recorded calls) that precede it.
+        """Repeats the iterations before the given iteration, and all commands (recorded calls) before the given
+        iteration.
 
         Args:
             iteration: Number of the iteration, at least 1.
@@ -189,8 +190,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         return recorded.num_training_steps
 
     def catch_up_with(self, checkpoint: StoredCheckpoint) -> None:
-        """Applies the commands (recorded calls) that precede a checkpoint of the present iteration and are not applied
-        yet.
+        """Applies the commands (recorded calls) whose effects a checkpoint of the present iteration contains, except
+        commands that are applied already.
         """
         self._catch_up(self.timeline.commands_at(checkpoint))
 

@@ -359,7 +359,7 @@ def inspect(algorithm: Algorithm, num_training_steps: int | None = None, *, num_
         FloatingPointError: If the iteration is stopped before its first recorded minibatch.
     """
     if num_rows < 1:
-        raise ValueError(f"num_rows={num_rows} must be at least 1.")
+        raise ValueError(f"inspect(num_rows={num_rows}): must be at least 1.")
     _check(algorithm)
     driver: Any = algorithm.driver
     iteration, stop = algorithm.iteration + 1, None
@@ -419,11 +419,11 @@ def _check(algorithm: Algorithm) -> None:
         if number:
             method = name.removeprefix("num_")
             raise ValueError(
-                f"inspect() with {name}={number}: updates are recorded only without actors. Set {method}({name}=0)."
+                f"inspect() with {name}={number}: a run with actors cannot record its updates. Set {method}({name}=0)."
             )
     if config.disable_jit:
         raise ValueError(
-            "inspect() with disable_jit=True: only compiled updates are recorded. Set debugging(disable_jit=False)."
+            "inspect() with disable_jit=True: only compiled updates can be recorded. Set debugging(disable_jit=False)."
         )
     learner = algorithm.learner_group.local_learner
     if learner is not None and learner.num_devices > len(learner.devices):
@@ -495,7 +495,7 @@ def _has_nan_loss(numbers: MinibatchNumbers) -> bool:
 
 def _unexplained(recorded: IterationRecord) -> float:
     """Largest difference between a recorded minibatch's loss and the mean loss of its rows, divided by
-    ``max(1, abs(loss))``. It measures the part of the loss that the losses of rows leave out.
+    ``max(1, abs(loss))``. A large value means that the rows' losses do not explain the whole loss.
     """
     most = 0.0
     for record in recorded.updates:
@@ -594,7 +594,7 @@ def _rows(
 def _place(
     module_id: str, row: Mapping[tuple[str, ...], Any], device: int, num_devices: int, recorded: IterationRecord
 ) -> dict[str, int]:
-    """Returns where a row of the batch comes from: its environment and step, or its index in the batch."""
+    """Returns the origin of a row of the batch: environment and step if recorded, else the index in the batch."""
     order = recorded.columns
     if ("time",) not in row or order is None:
         part = {"device": device} if num_devices > 1 else {}

@@ -137,7 +137,9 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         return config
 
     def _stored_config(self, checkpoint: StoredCheckpoint) -> AlgorithmConfig:
-        """Reads the config in a checkpoint, with the values that changed settings had at the beginning."""
+        """Reads the config in a checkpoint, and sets the settings that changed during the run to the values with which
+        the run was built.
+        """
 
         with opened(checkpoint.path) as stored:
             loader = ClassLoader(self._allow, own=Algorithm, written_here=stored.code_written_here())
@@ -234,8 +236,9 @@ class Replay(BaseReplay[Algorithm, Timeline]):
                 self._catch_up(origin.number)
 
     def _replaced(self, config: AlgorithmConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns ``(new settings, original settings)`` of a config, for settings that the repeated run replaces: it
-        writes nothing into the folders of the original run, and omits evaluations that cannot change training.
+        """Returns ``(new settings, original settings)`` for the settings of a config that the repeated run replaces.
+        With the new settings, the repeated run writes nothing into the folders of the original run, and omits
+        evaluations that cannot change training.
         """
         settings = {name: value for name, value in WRITES_NOTHING.items() if name in config}
         if not (self._evaluations or self._must_evaluate(config)):
@@ -341,7 +344,7 @@ class Replay(BaseReplay[Algorithm, Timeline]):
 
 
 def as_built(config: AlgorithmConfig, checkpoint: StoredCheckpoint) -> AlgorithmConfig:
-    """Resets the settings that changed during a run, in a checkpoint's config, to the values with which the run was
+    """Sets the settings of a checkpoint's config that changed during the run to the values with which the run was
     built.
 
     Args:
@@ -393,7 +396,8 @@ def recomputed(
 def replay_of(
     run: Run | str | os.PathLike[str], *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()
 ) -> Replay | PopulationReplay:
-    """Creates the replay of a run or a population.
+    """Creates the object that recomputes the recorded iterations of a run (`Replay`) or a population
+    (`PopulationReplay`).
 
     Args:
         run: The run, or the folder of a run or a population.
@@ -454,7 +458,9 @@ def rewind_population(
 
 
 def _why_no_member(folder: Path, origin: Mapping[str, Any]) -> str:
-    """Error text for the folder of a member of a population, with the command for the population."""
+    """Returns the error text for the folder of a population's member. The text names the commands that recompute all
+    members or, if the population is unknown, the call that trains the member separately.
+    """
     why = f"{folder}: is a member of a population, whose sums have another order than those of a single run."
     if POPULATION not in origin:
         return f"{why} Train it separately: config.debugging(seed=...).build_algo()."

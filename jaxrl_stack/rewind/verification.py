@@ -292,7 +292,7 @@ def diff(run: Run, other: Run, *, config: AlgorithmConfig | None = None, allow: 
 
 
 def _rows(history: History) -> dict[int, int]:
-    """Maps each iteration to the index of its last row in the run's table."""
+    """Maps each iteration number to the index of its last row in the run's table of metrics."""
     return {int(number): row for row, number in enumerate(history["training_iteration"])} if len(history) else {}
 
 

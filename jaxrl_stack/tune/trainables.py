@@ -101,7 +101,7 @@ class AlgorithmTrainable:
         self.algorithm.save_checkpoint(checkpoint_dir)
 
     def load_checkpoint(self, checkpoint: str) -> None:
-        """Continues from a checkpoint of `save_checkpoint`."""
+        """Restores the algorithm of this trial from a checkpoint that `save_checkpoint` wrote."""
         self.algorithm.load_checkpoint(checkpoint)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
