@@ -607,7 +607,8 @@ def module_of_checkpoint(
 
 
 def _runner_of(stored: Stored) -> Stored | None:
-    """Returns the part of an algorithm's checkpoint that contains its connectors; None if its run had no environment.
+    """Returns the component of an algorithm's checkpoint that contains the connectors; None if the run had no
+    environment.
 
     Runs that sample nothing have the connectors of their evaluation only.
     """
@@ -616,7 +617,7 @@ def _runner_of(stored: Stored) -> Stored | None:
 
 
 def _of_module(modules: Stored, module_id: str) -> Stored:
-    """Returns the part of a checkpoint that contains the module with the given id.
+    """Returns the component of a checkpoint that contains the module with the given id.
 
     Raises:
         ValueError: If the checkpoint has no module with this id.
@@ -630,8 +631,8 @@ def _of_module(modules: Stored, module_id: str) -> Stored:
 
 
 def _pipeline_of(stored: Stored, module_id: str) -> Stored:
-    """Returns the part of a checkpoint that contains a module's connector pipeline. If a run with several agents has no
-    pipeline for the module, because the module acts for no agent, returns the first pipeline.
+    """Returns the component of a checkpoint that contains a module's connector pipeline. If a run with several
+    agents has no pipeline for the module, because the module acts for no agent, returns the first pipeline.
     """
     if stored.component().class_path != path_of(PipelinesByModule):
         return stored

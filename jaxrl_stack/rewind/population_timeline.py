@@ -98,12 +98,12 @@ class PopulationTimeline(BaseTimeline[RecordedMembers]):
         return of_table if of_table.get(newest) == of_checkpoint.get(newest) else of_checkpoint
 
     def _follows_restore(self, checkpoint: StoredCheckpoint) -> bool:
-        """Whether a checkpoint was saved after the last restore, or there was no restore."""
+        """Whether a checkpoint was saved after the last call that restored a state; True if there is no such call."""
         return self.commands_at(checkpoint) >= self._num_restored
 
     @property
     def _num_restored(self) -> int:
-        """Number of commands (recorded calls) up to and including the last restore; 0 without a restore."""
+        """Number of commands (recorded calls) up to the last call that restored a state, inclusive; 0 without one."""
         return 0 if self.origin is None else self.origin.number
 
     @property

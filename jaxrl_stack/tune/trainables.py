@@ -105,7 +105,7 @@ class AlgorithmTrainable:
         self.algorithm.load_checkpoint(checkpoint)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Starts another trial in the same process (``reuse_actors=True``).
+        """Prepares this process for another trial with the settings `new_config` (``reuse_actors=True`` of Tune).
 
         If only traced settings differ, the compiled programs are kept; otherwise the algorithm is built again.
 
