@@ -178,8 +178,8 @@ def _answer(package: str, name: str, known: Sequence[str]) -> str | None:
 
 
 def name_elsewhere(package: str, name: str, known: Sequence[str] = ()) -> Any:
-    """Returns the placeholder class of an unsupported RLlib name that a script imports from a package that does not
-    define the name.
+    """Returns the placeholder class of an unsupported RLlib name. The ``__getattr__`` of a package calls this for names
+    that the package does not define.
 
     Args:
         package: The ``__name__`` of the package.

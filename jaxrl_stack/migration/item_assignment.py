@@ -83,8 +83,9 @@ class ItemAssignments:
         return any(self.tensors.kind_of_value(value) == "numpy" for value in values)
 
     def _may_be_tensor(self, item: ast.Subscript, statement: ast.AST) -> bool:
-        """Whether an item assignment such as ``a[i] = x`` may change a tensor: the code around it uses PyTorch, and a
-        tensor could have the index ``i`` and the value ``x``.
+        """Whether an item assignment such as ``a[i] = x`` may change a tensor: a tensor could take the index ``i`` and
+        the value ``x``, and the enclosing function uses PyTorch or is a method of a module or learner. An assignment
+        to ``a[...]`` always may.
         """
         index = item.slice
         if isinstance(index, ast.Constant | ast.JoinedStr) and not isinstance(getattr(index, "value", ""), int):

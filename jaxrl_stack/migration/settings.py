@@ -157,10 +157,11 @@ def _read_batch_size(source: SourceCode, node: ast.Attribute) -> None:
 
 
 def _numbers_of_learners(source: SourceCode, call: ast.Call) -> list[tuple[ast.expr, bool]]:
-    """Finds the expressions that set ``num_learners`` for the config of a method call. Returns each expression with a
-    flag: True if the expression and the call are in the same statement.
+    """Finds the expressions that may set ``num_learners`` of the config whose method `call` calls. Returns each
+    expression with a flag: True if it is a keyword argument in the same statement as `call`.
 
-    A chain of calls on a config uses its own value; otherwise the values of the whole script count.
+    If the statement, such as a chain of config methods, sets ``num_learners``, returns only the expressions in the
+    statement. Otherwise returns the expressions of the whole script.
     """
     found = []
     for node in ast.walk(source.tree):

@@ -215,8 +215,8 @@ class Tensors:
         return self._kinds[key]
 
     def _computed(self, operands: list[ast.expr]) -> Kind:
-        """Infers the kind of an operator's result from its operands: "fresh" (a new tensor) if one operand is a tensor,
-        "other" (no tensor) if all operands are "other" or "numpy", else "unknown".
+        """Infers the kind of an operator's result from its operands: "fresh" (a new tensor) if any operand is a
+        tensor, "other" (no tensor) if all operands are "other" or "numpy", else "unknown".
         """
         kinds = [self.kind(operand) for operand in operands]
         if "fresh" in kinds or "shared" in kinds:
@@ -346,8 +346,9 @@ def _pairs(target: ast.AST, value: ast.expr | None) -> Iterator[tuple[str, ast.e
 
 def _joined(kinds: list[Kind]) -> Kind:
     """Combines the kinds (`Kind`) of all values that a variable or expression of the script may have into one kind.
-    Equal kinds give this kind. "fresh" (a tensor with one name) and "shared" (a tensor that may have several names)
-    give "shared". Other mixtures give "unknown". The kind "itself" is ignored.
+    Equal kinds give this kind. A mixture of "fresh" and "shared" gives "shared", because another name may use the
+    tensor's memory. Other mixtures give "unknown". The kind "itself" is ignored; if no other kind is given, the result
+    is "unknown".
     """
     kinds = [kind for kind in kinds if kind != "itself"] or ["unknown"]
     if all(kind == kinds[0] for kind in kinds):

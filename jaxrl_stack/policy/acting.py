@@ -236,8 +236,8 @@ class EpisodeTracker:
                 episode.set_observations(new_data=row(seen, index), at_indices=-1)
 
     def extended(self, observations: Any, rewards: np.ndarray, resets: np.ndarray) -> list[SingleAgentEpisode]:
-        """Appends observations to the unfinished episodes. Starts a new episode in each environment where `resets` is
-        True or, if no actions were computed yet, in every environment.
+        """Appends observations to the unfinished episodes, but starts a new episode in each environment where `resets`
+        is True. If no actions were computed yet, starts a new episode in every environment.
 
         Raises:
             ValueError: If this object was extended before, because the call changes its episodes in place.

@@ -640,7 +640,7 @@ def _pipeline_of(stored: Stored, module_id: str) -> Stored:
 
 
 def _merged(fixed: Any, traced: Any, what: str) -> dict[str, dict[str, Any]]:
-    """Merges the stored settings of a policy to ``{module_id: {name: value}}``: settings that are constants of the
+    """Merges the stored settings of a policy into ``{module_id: {name: value}}``: settings that are constants of the
     compiled program (`fixed`), and settings that are arrays in the policy's state (`traced`).
     """
     parts = (fixed, traced)

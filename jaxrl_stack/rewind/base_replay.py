@@ -82,7 +82,9 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     @abc.abstractmethod
     def state(self) -> Mapping[str, Any]:
-        """Returns the present training state, nested like the state in a stored checkpoint, for comparison."""
+        """Returns the present training state, nested like the state that `StoredCheckpoint.state` returns, so that the
+        two states can be compared. The state of a population contains only the component ``"driver"``.
+        """
 
     @abc.abstractmethod
     def fingerprints(self) -> dict[int | None, tuple[float, float]]:
@@ -156,8 +158,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         return self
 
     def run_to_before(self, iteration: int) -> int:
-        """Repeats the iterations before the given iteration, and all commands (recorded calls) before the given
-        iteration.
+        """Builds the algorithm or population (see `start`), then repeats the iterations and commands (recorded calls)
+        between the state of `start` and the given iteration.
 
         Args:
             iteration: Number of the iteration, at least 1.

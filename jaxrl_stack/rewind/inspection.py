@@ -359,7 +359,7 @@ def inspect(algorithm: Algorithm, num_training_steps: int | None = None, *, num_
         FloatingPointError: If the iteration is stopped before its first recorded minibatch.
     """
     if num_rows < 1:
-        raise ValueError(f"inspect(num_rows={num_rows}): must be at least 1.")
+        raise ValueError(f"inspect(num_rows={num_rows}): num_rows must be at least 1.")
     _check(algorithm)
     driver: Any = algorithm.driver
     iteration, stop = algorithm.iteration + 1, None
@@ -495,7 +495,8 @@ def _has_nan_loss(numbers: MinibatchNumbers) -> bool:
 
 def _unexplained(recorded: IterationRecord) -> float:
     """Largest difference between a recorded minibatch's loss and the mean loss of its rows, divided by
-    ``max(1, abs(loss))``. A large value means that the rows' losses do not explain the whole loss.
+    ``max(1, abs(loss))``. A large value means that the losses of rows leave out a part of the minibatch's loss.
+    Differences that are not finite are ignored.
     """
     most = 0.0
     for record in recorded.updates:
@@ -594,7 +595,12 @@ def _rows(
 def _place(
     module_id: str, row: Mapping[tuple[str, ...], Any], device: int, num_devices: int, recorded: IterationRecord
 ) -> dict[str, int]:
-    """Returns the origin of a row of the batch: environment and step if recorded, else the index in the batch."""
+    """Returns the origin of a row of the batch, ``{column of _PLACE: number}``.
+
+    If the place of the row in the sampled block ``[T, B]`` is recorded, the origin is the environment ``env``, the
+    ``step`` of the update's samples and, if the module has several agents, ``agent_slot``. Otherwise the origin is the
+    index ``row`` in the batch, with ``device`` (if several), ``shard`` (if not 0) and ``sequence_step`` (in sequences).
+    """
     order = recorded.columns
     if ("time",) not in row or order is None:
         part = {"device": device} if num_devices > 1 else {}

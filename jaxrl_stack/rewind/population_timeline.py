@@ -103,7 +103,7 @@ class PopulationTimeline(BaseTimeline[RecordedMembers]):
 
     @property
     def _num_restored(self) -> int:
-        """Number of commands (recorded calls) up to the last call that restored a state, inclusive; 0 without one."""
+        """Number of commands (recorded calls) up to and including the last restore of a state; 0 if there was none."""
         return 0 if self.origin is None else self.origin.number
 
     @property

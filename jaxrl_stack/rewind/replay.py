@@ -236,9 +236,9 @@ class Replay(BaseReplay[Algorithm, Timeline]):
                 self._catch_up(origin.number)
 
     def _replaced(self, config: AlgorithmConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns ``(new settings, original settings)`` for the settings of a config that the repeated run replaces.
-        With the new settings, the repeated run writes nothing into the folders of the original run, and omits
-        evaluations that cannot change training.
+        """Returns ``(new settings, original settings)`` for the config settings that the repeated run replaces. With
+        the new settings, the repeated run writes nothing into the folders of the original run. It also omits the
+        evaluations if they are not requested and cannot change training.
         """
         settings = {name: value for name, value in WRITES_NOTHING.items() if name in config}
         if not (self._evaluations or self._must_evaluate(config)):
@@ -344,8 +344,8 @@ class Replay(BaseReplay[Algorithm, Timeline]):
 
 
 def as_built(config: AlgorithmConfig, checkpoint: StoredCheckpoint) -> AlgorithmConfig:
-    """Sets the settings of a checkpoint's config that changed during the run to the values with which the run was
-    built.
+    """Resets settings in a checkpoint's config: a setting that changed during the run gets the value with which the run
+    was built.
 
     Args:
         config: Config in the checkpoint; changed in place.
