@@ -99,10 +99,11 @@ class Dataset(TableView):
         """
         parts = list(self.read_parts(input_))
         if not parts:
-            raise BadDataError(f"{self._named(input_)} has no steps: set input_ to files with steps.")
+            raise BadDataError(f"{self.name_of(input_)} has no steps: set input_ to files with steps.")
         return Steps.concatenated(parts)
 
-    def _named(self, input_: int | None) -> str:
+    def name_of(self, input_: int | None) -> str:
+        """Returns the path with this index in `inputs`, for messages; None: all paths."""
         return ", ".join(self.inputs) if input_ is None else self.inputs[input_]
 
 

@@ -425,14 +425,15 @@ class OfflineData:
     def _parts(self, number: int, spaces: tuple[Any, Any]) -> Iterator[tuple[Steps, Any]]:
         """Yields pairs ``(steps, source)`` that together contain all steps of one weighted entry of the setting
         `input_`, or of all data without weights. Error messages name `source`. For a `Dataset` without a
-        `prelearner_class`, `source` is the entry's path (without weights, the first path of `input_`), and the steps
+        `prelearner_class`, `source` is the entry's path (without weights, all paths of `input_`), and the steps
         are divided as in `Dataset.read_parts`. Otherwise, `source` is the part of the data set that contains the steps
         (row group, file, or a whole Ray Dataset).
         """
         data = self._pieces()
         if isinstance(data, Dataset) and self.config.prelearner_class is None:
-            for part in data.read_parts(number if data.weights else None):
-                yield part, data.inputs[number]
+            entry = number if data.weights else None
+            for part in data.read_parts(entry):
+                yield part, data.name_of(entry)
             return
         for piece in self.pieces_of_inputs()[number]:
             yield self._mapped(self._kept(piece), spaces), piece

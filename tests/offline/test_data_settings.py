@@ -51,6 +51,16 @@ def config(input_, **data):
     )
 
 
+def test_errors_about_several_inputs_name_all_of_them(folder):
+    file = str(folder / "rows.parquet")
+    for input_, named in (
+        ([file, str(folder)], f"{file}, {folder} has"),
+        ({str(folder): 1.0, file: 1.0}, f"{folder} has"),
+    ):
+        with pytest.raises(ValueError, match=rf"^{re.escape(named)} the columns.*needs \['vf_preds'\]"):
+            OfflineData(config(input_)).steps(("obs", "vf_preds"), (OBS, ACTIONS))
+
+
 def test_files_are_read_from_the_file_system_that_is_set(folder):
     own = fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem())
     assert OfflineData(config(["rows.parquet"], input_filesystem=own)).num_steps in (8, None)
