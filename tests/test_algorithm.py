@@ -247,6 +247,9 @@ def test_min_sample_timesteps_and_training_step():
             steps = config.num_epochs * batch
             assert counts["num_module_steps_trained"] == 3 * steps
             assert counts["num_module_steps_trained_lifetime"] == 3 * iteration * steps
+    # An iteration without an update has trained no steps.
+    algo.driver.start_iteration()
+    assert algo.driver.learner_results(0)[DEFAULT_MODULE_ID]["num_module_steps_trained"] == 0
     algo.stop()
 
     class Returns(PPO):

@@ -229,11 +229,11 @@ def _spread(name: str, there: Sequence[str], column: str, path: str) -> Any:
             numbered[int(match[1] or match[2])] = own
     if numbered:
         # Numbers begin at 0 or 1.
-        missing = sorted(set(range(min(1, *numbered), max(numbered))) - numbered.keys())
-        if missing:
+        missing = next((n for n in range(min(1, *numbered), max(numbered)) if n not in numbered), None)
+        if missing is not None:
             raise BadDataError(
                 f"The columns {sorted(numbered.values())} are parts of {name}, but part "
-                f"{missing[0]} is missing. Write all parts, or one column {name} of lists.",
+                f"{missing} is missing. Write all parts, or one column {name} of lists.",
                 path=path,
             )
         return [numbered[number] for number in sorted(numbered)]

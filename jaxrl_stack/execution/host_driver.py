@@ -281,6 +281,7 @@ class HostDriver(LocalDriver):
     def start_iteration(self) -> None:
         super().start_iteration()
         self.place.timers.clear()
+        self.place.forget_trained_steps()
         self._log.step_times = NO_STEP_TIMES
         self._iteration_started = started = time.perf_counter()
         if self.env_runner_group.num_remote_env_runners():

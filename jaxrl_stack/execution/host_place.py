@@ -161,7 +161,7 @@ class HostPlace(AsynchronousPlace):
         self._shares_weights = shares_weights and local is not None and self._learner is not None
         self._learned: list[dict[str, Any]] = []
         self._learned_from_rows = False
-        # Trained steps since the last call of `learner_results`; the learner thread adds to them.
+        # Trained steps of the iteration; the learner thread adds to them.
         self._trained: dict[str, Any] = {}
         self._trained_lock = threading.Lock()
         self._published = learner_group.num_updates
@@ -342,18 +342,25 @@ class HostPlace(AsynchronousPlace):
         self.learner_seconds += self.timers.since(LEARNER_UPDATE_TIMER, started) - started
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
-        """Metrics of the last update, and counters of trained steps since the last call; see
+        """Metrics of the last update, and counters of the steps that were trained in the iteration; see
         `Driver.learner_results`.
         """
-        if not self._learned_from_rows:
-            results: dict[str, Any] = {}
-            if self._learned:
-                merge_nested(results, mean_results(self._learned))
-                with self._trained_lock:
-                    merge_nested(results, self._trained)
-                    self._trained = {}
-            return results
-        return mean_results(self._learner_group.row_results(num_updates)) if self._learner_group.num_updates else {}
+        if self._learned_from_rows:
+            has_updates = self._learner_group.num_updates > 0
+            return mean_results(self._learner_group.row_results(num_updates)) if has_updates else {}
+        results: dict[str, Any] = {}
+        if self._learned:
+            merge_nested(results, mean_results(self._learned))
+            # The last update can be one of an earlier iteration.
+            _clear_trained_steps(results)
+        with self._trained_lock:
+            merge_nested(results, self._trained)
+        return results
+
+    def forget_trained_steps(self) -> None:
+        """Sets the counters of trained steps in `learner_results` to 0, at the start of an iteration."""
+        with self._trained_lock:
+            self._trained = {}
 
     # -------------------------------------------------------------------------------------------------- publishing
 
@@ -479,8 +486,21 @@ def _add_trained_steps(totals: dict[str, Any], metrics: Mapping[str, Any]) -> No
     for name, value in metrics.items():
         if isinstance(value, dict):
             _add_trained_steps(totals.setdefault(name, {}), value)
-        elif adds_up(name) and not name.endswith("_lifetime"):
+        elif _counts_trained_steps(name):
             totals[name] = totals.get(name, 0) + value
+
+
+def _clear_trained_steps(metrics: dict[str, Any]) -> None:
+    """Sets the counters of trained steps in nested metrics to 0, in place."""
+    for name, value in metrics.items():
+        if isinstance(value, dict):
+            _clear_trained_steps(value)
+        elif _counts_trained_steps(name):
+            metrics[name] = 0
+
+
+def _counts_trained_steps(name: str) -> bool:
+    return adds_up(name) and not name.endswith("_lifetime")
 
 
 def mean_results(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
