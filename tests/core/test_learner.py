@@ -1013,6 +1013,10 @@ def test_an_optimizer_over_all_modules_starts_afresh_when_they_change():
 
 def test_a_module_that_does_not_fit_is_not_added():
     class NeedsValues(PerModule):
+        @classmethod
+        def rl_module_required_apis(cls):
+            return [RLModule]
+
         def rl_module_is_compatible(self, module):
             return module.model_config.get("fits", True)
 

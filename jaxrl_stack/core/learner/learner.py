@@ -279,7 +279,7 @@ class Learner(Checkpointable):
         if not is_trained(self.policies_to_train, module_id) or not self._has_loss_of_algorithm(module):
             return
         if not self.rl_module_is_compatible(module):
-            apis = self.rl_module_required_apis()
+            apis = [api for api in self.rl_module_required_apis() if not isinstance(module, api)]
             name, needed = type(module).__name__, ", ".join(api.__name__ for api in apis)
             if not apis:
                 raise ValueError(
@@ -290,7 +290,7 @@ class Learner(Checkpointable):
             raise ValueError(
                 f"{type(self).__name__} needs a module with the methods of {needed}, but module {module_id!r}, a "
                 f"{name}, lacks them.\nWrite class {name}(RLModule, {needed}) with {methods}; "
-                f"help(jaxrl_stack.core.rl_module.apis.{apis[0].__name__}) describes them."
+                f"help({apis[0].__module__}.{apis[0].__name__}) describes them."
             )
         if module.is_stateful() and not self.learns_from_sequences:
             raise NotImplementedError(

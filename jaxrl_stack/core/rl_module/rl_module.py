@@ -284,7 +284,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
 
     def _forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Forward pass for exploration; `_forward` by default. The argument `t=` is the number of lifetime env steps
-        (sampled since training began). During sampling, `t` is a uint32[2]: high and low word of this number.
+        (sampled since training began). During sampling, `t` is a float32 scalar, the nearest to this number.
         """
         return self._forward(batch, **_accepted(self._forward, kwargs))
 
