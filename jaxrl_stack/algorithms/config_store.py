@@ -213,8 +213,7 @@ class Settings:
         """
         setting = self.declarations.find(name)
         if setting is None and (name in INTERNAL_DEFAULTS or name in self.own_names):
-            is_algorithm_name = name == "algo_class" and isinstance(value, str)
-            self.values[name] = get_algorithm_class(value) if is_algorithm_name else value
+            self.values[name] = _algorithm_class(value) if name == "algo_class" else value
             if name in self.own_names and self.is_constructed:
                 self.explicitly_set.add(name)
             return True
@@ -321,6 +320,12 @@ class Settings:
         self.is_constructed, self.is_frozen = values.pop("_is_constructed"), values.pop("_is_frozen")
         self.explicitly_set, self.own_names = set(values.pop("_explicitly_set")), set(values.pop("_own_names"))
         self.values.update(values)
+        self.values["algo_class"] = _algorithm_class(values.get("algo_class"))
+
+
+def _algorithm_class(value: Any) -> Any:
+    """Replaces the name of an algorithm by its class; other values stay as they are."""
+    return get_algorithm_class(value) if isinstance(value, str) else value
 
 
 def _searchable(value: Any) -> Any:

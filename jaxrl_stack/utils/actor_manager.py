@@ -579,13 +579,14 @@ class FaultTolerantActorManager:
 
     def _check_not_awaited(self) -> None:
         """Checks the finished calls that ``foreach_actor(..., timeout_seconds=0)`` has sent without returning their
-        outcomes. Raises the first error of an actor's code; later checks raise the others. Records the calls of lost
-        actors for `take_losses`.
+        outcomes. Raises the first error of an actor's code, with notes about the others, and records the calls of
+        lost actors for `take_losses`.
         """
         if not self._not_awaited:
             return
         refs = list(self._not_awaited)
         ready, _ = self.backend.wait(refs, len(refs), 0.0, fetch=False)
+        first: Exception | None = None
         for ref in ready:
             if ref not in self._not_awaited:
                 continue
@@ -593,9 +594,12 @@ class FaultTolerantActorManager:
             outcome = self._outcome(ref, actor_id)
             if outcome.is_ray_error:
                 self._unreported.append(CallResult(error=outcome.error, actor_id=actor_id))
-            elif not outcome.ok:
-                # The next check continues with the calls after this one.
-                raise outcome.get()
+            elif first is None:
+                first = outcome.error
+            elif outcome.error is not None:
+                first.add_note(f"Also raised in actor {actor_id}: {original_error(outcome.error)!r}")
+        if first is not None:
+            raise first
 
 
 def original_error(error: BaseException) -> BaseException:

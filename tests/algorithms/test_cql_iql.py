@@ -276,6 +276,15 @@ def test_the_weight_of_the_conservative_term(cql):
     assert one["qf_loss"] - none["qf_loss"] == pytest.approx(one["cql_loss"], rel=1e-4)
 
 
+def test_errors_of_values_are_squared_or_hubers(cql):
+    far = {"rewards": np.full(NUM_ROWS, 100.0, np.float32), "terminateds": np.ones(NUM_ROWS, bool)}
+    distance = 100.0 - np.asarray(cql.learner.module[MODULE].forward_train(cql.batch)["qf_preds"])
+    _, squared = cql(other(CQLConfig, min_q_weight=0.0), **far)
+    assert squared["qf_loss"] == pytest.approx(np.mean(distance**2), rel=1e-5)
+    _, huber = Updates(CQLConfig, td_error_loss_fn="huber", min_q_weight=0.0)(**far)
+    assert huber["qf_loss"] == pytest.approx(np.mean(np.abs(distance) - 0.5), rel=1e-5)
+
+
 def test_a_multiplier_by_hand(cql):
     """It starts at 1, and follows how far both terms are above the threshold."""
     own = Updates(CQLConfig, lagrangian=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import pickle
 
 import gymnasium as gym
 import numpy as np
@@ -214,7 +215,11 @@ def test_registry():
 
 
 def test_the_name_of_an_algorithm_becomes_its_class():
-    assert AlgorithmConfig(algo_class="PPO").algo_class is PPO
+    config = AlgorithmConfig(algo_class="PPO")
+    assert config.algo_class is PPO
+    # As an object that was pickled with the name.
+    vars(config)["algo_class"] = "PPO"
+    assert pickle.loads(pickle.dumps(config)).algo_class is PPO
     with pytest.raises(ValueError, match="IMPALA has no other estimator"):
         IMPALAConfig(algo_class="IMPALA").training(vtrace=False).validate()
 
