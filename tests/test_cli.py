@@ -768,8 +768,8 @@ def test_tuned_settings_and_how_they_are_known_are_shown(env, monkeypatch, capsy
 def test_settings_that_were_not_run_are_announced_as_such(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("jaxrl_stack.cli.train._train", lambda *rest: ([], False))
-    cli.main(["train", "--algo", "PPO", "--env", "gymnax/Freeway-MinAtar"])
-    assert " (from the literature, not run: near luchris429/purejaxrl, " in capsys.readouterr().out
+    cli.main(["train", "--algo", "PQN", "--env", "gymnax/Freeway-MinAtar"])
+    assert " (from the literature, not run: mttga/purejaxql, " in capsys.readouterr().out
 
 
 def test_list_names_algorithms_and_environments(capsys):

@@ -368,7 +368,7 @@ class OldStepEnv(gymnax.environments.environment.Environment):
 
 def test_an_old_step_is_refused_by_name():
     env = GymnaxEnv(OldStepEnv)
-    with pytest.raises(ValueError, match="OldStepEnv.step returned 5 values, .* but gymnax 1.0 returns"):
+    with pytest.raises(ValueError, match="OldStepEnv.step returned 5 values with info keys .*, but gymnax 1.0 returns"):
         check_jax_env(env)
 
 
