@@ -705,7 +705,7 @@ ENVS = [
 
 MODULES = [
     case("no-forward", spec(module_class=NoForward), NotImplementedError, "NoForward", "no forward pass", "Override _forward(batch)"),
-    case("no-value-function", spec(module_class=NoValues), ValueError, "ValueFunctionAPI", "NoValues", "Derive it"),
+    case("no-value-function", spec(module_class=NoValues), ValueError, "ValueFunctionAPI", "NoValues", "Write class NoValues(RLModule, ValueFunctionAPI)"),
     case("value-function-not-written", spec(module_class=type("Abstract", (NoValues, ValueFunctionAPI), {})), ValueError, "module_class", "Abstract does not", "compute_values()"),
     case("wrong-key", outputs(lambda self, batch: {"logits": self.pi(batch["obs"])}), ValueError, "MyModule", "['logits']", "Return {Columns.ACTION_DIST_INPUTS: ...}"),
     case("array-instead-of-dict", outputs(lambda self, batch: self.pi(batch["obs"])), ValueError, "MyModule", "expected a dict", "Return {Columns.ACTION_DIST_INPUTS: ...}"),
@@ -823,7 +823,7 @@ LEARNERS = [
     case("loss-arguments", learner_with(compute_loss_for_module=lambda self, batch, fwd_out: 0), TypeError, "MyLearner.compute_loss_for_module()", "'module_id'", "def compute_loss_for_module(self, *, module_id, config, batch, fwd_out)"),
     case("metric-key-second", learner_with(compute_loss_for_module=lambda self, *, module_id, config, batch, fwd_out: self.metrics.log_value(1.0, "x")), TypeError, "log_value(", "1.0, 'x'", "log_value(name, value)"),
     case("loss-nan", loss(lambda batch: jnp.float32(jnp.nan), check_nans=True), FloatingPointError, "loss", POLICY, "lower lr"),
-    case("metric-per-row", loss(lambda batch: (jnp.float32(0), {"adv": batch["advantages"]})), ValueError, "log_value(", "'adv'", "Log one number"),
+    case("metric-per-row", loss(lambda batch: (jnp.float32(0), {"adv": batch["advantages"]})), ValueError, "log_value(", "'adv'", "Log its mean"),
     case("no-optimizer", changed(lambda c: c.learners(learner_class=type("MyLearner", (PPOLearner,), {"configure_optimizers_for_module": lambda self, module_id, config=None: None}))), ValueError, "configure_optimizers_for_module", POLICY, "Call self.register_optimizer"),
     case("optimizer-name", optimizer(optimizer="adam"), TypeError, "optimizer=", "'adam'", "optax.adam"),
     case("optimizer-returns-none", optimizer(optimizer=lambda lr: None), TypeError, "optimizer=", "returned None", "an optax.GradientTransformation"),
