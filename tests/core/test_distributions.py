@@ -272,7 +272,7 @@ def test_multi_distribution_follows_the_action_space():
     np.testing.assert_array_equal(greedy["z"], inputs[:, 8:].argmax(-1))
     assert logp_of_greedy.shape == (5,)
     assert space["z"].contains(np.int64(draw["z"][0]))
-    with pytest.raises(ValueError, match="inputs of width 11"):
+    with pytest.raises(ValueError, match="with the sum 11, and inputs of width 10"):
         cls.from_logits(inputs[:, :10])
 
 
