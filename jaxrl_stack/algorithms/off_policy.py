@@ -289,7 +289,7 @@ class OffPolicyConfig(AlgorithmConfig):
         )
         raise ValueError(
             f"training(replay_buffer_config={{'type': {short(kind)}, ...}}): this type stores the steps of {has}, but "
-            f"the config {wanted}. Use 'type': {other.__name__!r} or a subclass of it."
+            f"the config {wanted}. Use 'type': {other.__name__!r} or one of its subclasses."
         )
 
     @property

@@ -59,7 +59,7 @@ def host_windows(
         ``({column: pytree [N, T, ...]}, items)``: obs, actions and rewards as described in this module. bool: is_first,
         whether the item is the first of its episode; is_last, whether it is the last observation of an episode, or the
         newest one of an unfinished episode; is_terminated and is_truncated, whether the episode ended there in this
-        way. The extra columns; the last item of an episode has those of the step before. Items, int64 ``[N, T]``,
+        way. The extra columns; the last item of an episode repeats the previous step's values. Items, int64 ``[N, T]``,
         identify the drawn items; equal numbers are equal items.
 
     Raises:

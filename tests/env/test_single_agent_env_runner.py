@@ -226,7 +226,7 @@ def test_a_filter_sees_every_observation_once_and_the_module_gets_what_is_record
     out = runner.module.forward_exploration({Columns.OBS: last[Columns.OBS][-1]})
     np.testing.assert_allclose(last[Columns.ACTION_DIST_INPUTS][-1], out[Columns.ACTION_DIST_INPUTS], atol=1e-5)
     assert np.abs(last[Columns.OBS]).max() < 5 and np.isfinite(last[Columns.FINAL_OBS]).all()
-    # Merged statistics come back as a base; the history of unfinished episodes goes on.
+    # Merged statistics come back as a base; the history of unfinished episodes continues.
     merged = runner.acting_parts()[1].merge_states([blocks[-1].report.connector_state])
     runner.set_state({"env_to_module_connector": merged})
     base = runner.get_state("env_to_module_connector")["env_to_module_connector"]

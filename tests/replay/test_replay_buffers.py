@@ -763,7 +763,7 @@ def test_a_reset_in_row_0_ends_what_was_running():
 
 
 def test_steps_count_on_after_an_eviction():
-    """An unfinished episode that was evicted down to nothing goes on under its time steps."""
+    """An unfinished episode of which all steps were evicted continues with its later time steps."""
     source, buffer = Blocks(3, num_envs=3, longest=50), EpisodeReplayBuffer(12, seed=0)
     source.truth.lengths[:] = [50] * 3
     for _ in range(6):
