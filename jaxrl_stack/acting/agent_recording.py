@@ -108,7 +108,9 @@ class AgentRecording:
 
     @property
     def keeps_times(self) -> bool:
-        """Whether the recording stores, in `times`, the vector steps at which each agent step began and ended."""
+        """Whether the recording stores, in `times`, the vector steps (steps of all environments) at which each agent
+        step began and ended.
+        """
         return self._seen is not None
 
     @property
@@ -228,8 +230,8 @@ class AgentRecording:
             self.held[row], self.pending[row] = NO_ACT, 0.0
 
     def finish(self) -> None:
-        """Stores the next observation of each row's last complete step: the observation of the incomplete step that
-        follows it. A row is one agent in one environment. Call this method after the last vector step.
+        """Stores, for each row (one agent in one environment), the observation that follows the row's last complete
+        step. The row's incomplete step contains this observation. Call this method after the last vector step.
 
         Stores nothing for a row that lacks one of the two steps, or whose last complete step ended the agent's episode.
         """
@@ -416,8 +418,8 @@ class AgentRecordings:
         self.num_failures += 1
 
     def _rows_of(self, recording: AgentRecording, index: int) -> Collection[int]:
-        """Returns the rows of a module's recording that belong to one environment, one row for each of the module's
-        agents.
+        """Returns the row indices that belong to one environment in a module's recording, one index for each of the
+        module's agents.
         """
         return range(index, recording.num_rows, self.num_envs)
 

@@ -83,7 +83,8 @@ class HeldSteps:
         )
 
     def recorded(self, complete: jax.Array, terminateds: jax.Array, truncateds: jax.Array) -> dict[str, Any]:
-        """Returns the recorded columns, except ``FINAL_OBS``, of the agent steps that an env step completes.
+        """Returns the recorded columns of the agent steps that an env step completes. ``FINAL_OBS``, the observations
+        after these steps, is not included: the caller adds this column.
 
         Args:
             complete: bool ``[B]``, rows whose step is complete. In other rows ``LOSS_MASK`` and the flags are False and

@@ -159,7 +159,7 @@ UnrolledSteps: TypeAlias = tuple[RunnerState, StepRecord, EpisodeEnds]
 
 @struct.dataclass
 class StepKeys:
-    """PRNG keys and random streams for T vector steps; see `DeviceRollout.step_keys`.
+    """PRNG keys and random streams for T vector steps (steps of all environments); see `DeviceRollout.step_keys`.
 
     Attributes:
         policy: PRNG keys ``[T]`` of pipelines and modules.
@@ -202,7 +202,7 @@ class DeviceRollout:
 
     @property
     def pure(self) -> PureModule:
-        """MultiRLModule that acts, as pure functions of its parameters and its other state."""
+        """The rollout's MultiRLModule as pure functions of the module's parameters and other state."""
         return next(iter(self.modules.values())).pure
 
     @property
@@ -212,16 +212,16 @@ class DeviceRollout:
 
     @property
     def opponents(self) -> OpponentStep | None:
-        """Policy step, from observations to actions, of the snapshots that play as opponents (stored copies of a
-        module); None if no snapshots play.
+        """Policy step (from observations to actions) of the snapshots (stored copies of a module) that play as
+        opponents; None if no snapshots play.
         """
         step = self.modules.get(OPPONENTS)
         return step if isinstance(step, OpponentStep) else None
 
     def with_snapshots(self, module_id: str, *, num_envs: int, num_self_play: int, num_blocks: int) -> Self:
-        """Returns a copy of the rollout with snapshots (stored copies of a module) as opponents. In the last ``B - S``
-        of the B environments, the module plays the first agent, and snapshots play all other agents. In the first S
-        environments, the module plays all agents (self-play).
+        """Returns a copy of the rollout with snapshots (stored copies of a module) as opponents. In the first S of the
+        B environments, the module plays all agents (self-play). In the other ``B - S`` environments, the module plays
+        the first agent, and snapshots play all other agents.
 
         Args:
             module_id: The module, which plays all agents in this rollout.
@@ -249,7 +249,9 @@ class DeviceRollout:
         return dataclasses.replace(self, modules=modules)
 
     def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> ConnectorContext:
-        """Returns the connector context of a rollout, the same for all modules; see `ModuleStep.context`."""
+        """Returns the values that connectors may read in every step of a rollout, such as weights and settings, as a
+        `ConnectorContext`. They are the same for all modules. See `ModuleStep.context`.
+        """
         return next(iter(self.modules.values())).context(params, rest, settings, timesteps, **static)
 
     def init_connectors(self, num_envs: int) -> dict[str, Any]:
@@ -294,8 +296,8 @@ class DeviceRollout:
     def step_envs(
         self, state: RunnerState, keys: StepKeys, context: ConnectorContext, *, in_frames: Collection[str] = ()
     ) -> Stepped:
-        """Makes one step of all environments: computes actions, steps the environments, and records the step; the body
-        of a `lax.scan`.
+        """Makes one step of all environments: computes actions, steps the environments, and records the step. A rollout
+        calls this method in each iteration of a `lax.scan`.
 
         Args:
             state: State before the step; its `episodes`, `window` and `key` pass unchanged.
@@ -342,8 +344,9 @@ class DeviceRollout:
         in_frames: Collection[str],
     ) -> tuple[RunnerState, dict[str, Any]]:
         """Records an env step in which all agents act. Returns the new runner state, whose `env_state` and `obs` are
-        not updated, and the recorded columns by module. For the modules in `in_frames`, the columns contain ``RESETS``,
-        and only the newest frame of stacked observations.
+        not updated, and the recorded columns by module. For the modules in `in_frames`, which stack frames, the columns
+        contain only the newest frame of the observations, and ``RESETS``, a mask of the rows whose step begins an
+        episode.
         """
         final_obs, rewards, terminateds, truncateds, resets, _ = answers
         new_modules, recorded = {}, {}
@@ -434,8 +437,8 @@ class DeviceRollout:
         answers: Answers,
         after: Any,
     ) -> ShownStep:
-        """Returns the data of one env step: each agent's observations, actions, module outputs, rewards and flags, and
-        the flags of the episodes. From these data, the host builds multi-agent episode objects.
+        """Returns the data of one env step from which the host builds multi-agent episode objects: each agent's
+        observations, actions, module outputs, rewards and end flags, and the end flags of the whole episodes.
 
         Args:
             columns: Columns of the acts of all rows, by module.
@@ -458,8 +461,8 @@ class DeviceRollout:
         return ShownStep(self.module_map.by_agent(shown), after.terminated, after.truncated)
 
     def _of_info(self, module_id: str, info: Mapping[str, Any]) -> dict[str, Any]:
-        """Selects from the environments' `info` the columns that losses, modules or learner connectors declare
-        (`declared`), ``{column: [B, ...]}``; {} with several agents.
+        """Selects from the environments' `info` the columns that are declared for a module, because losses, modules or
+        learner connectors need them. Returns ``{column: [B, ...]}``; {} with several agents.
         """
         if self.module_map.is_multi_agent:
             return {}
@@ -535,7 +538,9 @@ class DeviceRollout:
         return state, EpisodeEnds(record.ended, after.episode_return, after.episode_length, returns, complete)
 
     def _complete_steps(self, record: StepRecord) -> dict[Any, jax.Array]:
-        """Returns a mask of the env steps in which each agent completes an agent step, ``{agent: bool [T, B]}``."""
+        """Returns ``{agent: bool [T, B]}``: for each agent, a mask of the env steps in which this agent completes an
+        agent step.
+        """
         return self.module_map.by_agent({mid: own[Columns.LOSS_MASK] for mid, own in record.columns.items()}, axis=1)
 
     def num_agent_steps(self, record: StepRecord) -> dict[Any, jax.Array]:

@@ -234,16 +234,16 @@ def restored_episode(state: Mapping[str, Any]) -> SingleAgentEpisode:
 
 
 def _with_data(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the state of a single-agent episode, in which infos and `custom_data` contain only data that checkpoints
-    can store.
+    """Returns a copy of a single-agent episode's state. In the copy, infos and `custom_data` contain only data that
+    checkpoints can store.
     """
     infos = [_data_in(info) if isinstance(info, Mapping) else {} for info in state["infos"]["data"]]
     return {**state, "infos": {**state["infos"], "data": infos}, "custom_data": _data_in(state["custom_data"])}
 
 
 def _with_data_of_agents(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the state of a multi-agent episode, in which infos and `custom_data` contain only data that checkpoints
-    can store.
+    """Returns a copy of a multi-agent episode's state. In the copy, infos and `custom_data` contain only data that
+    checkpoints can store.
     """
     agents = {agent: _with_data(own) for agent, own in state["agent_episodes"].items()}
     return {**state, "agent_episodes": agents, "custom_data": _data_in(state["custom_data"])}

@@ -137,8 +137,8 @@ class EpisodeReplay:
 
 
 def joined_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Joins states of several `EpisodeReplay` objects, each for other environments, into one state for
-    `EpisodeReplay.set_state`.
+    """Joins the states of several `EpisodeReplay` objects, which replay the episodes of different environments, into
+    one state for `EpisodeReplay.set_state`.
     """
     states = [state for state in states if state]
     if not states:

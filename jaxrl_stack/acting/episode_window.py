@@ -172,8 +172,8 @@ class Unpacked(NamedTuple):
 
 @functools.cache
 def _slots(size: int, agents: tuple[Hashable, ...]) -> tuple[list[packing.Slot], Any]:
-    """Returns where each field of an `EpisodeWindow` is in a vector of `EpisodeWindow.packed`, and the window's tree
-    structure.
+    """Returns the position of each field of an `EpisodeWindow` in the vector that `EpisodeWindow.packed` returns, and
+    the window's tree structure.
     """
     leaves, treedef = jax.tree.flatten(jax.eval_shape(functools.partial(EpisodeWindow.empty, size, agents)))
     return packing.slots_of(leaves, lead=0), treedef

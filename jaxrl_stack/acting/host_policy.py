@@ -1,4 +1,5 @@
-"""Policy of a module on a host EnvRunner, with both connector pipelines: one jitted call per vector step.
+"""Policy of a module on a host EnvRunner, with both connector pipelines: one jitted call per vector step (a step of all
+environments).
 
 A step of a cheap environment takes microseconds, so the call is the bottleneck: each argument or result array takes
 about as long as the arithmetic of a small network. All 32-bit results are therefore packed into one uint32 matrix
@@ -81,9 +82,9 @@ class PackedColumns:
 
 @dataclasses.dataclass
 class _Acting:
-    """Compiled acting program for one mode (explore, greedy or random actions). Because each argument costs time, the
-    program takes only arrays that affect its results: some of the fixed arrays (weights, settings, PRNG key), and some
-    of the arrays that vary from step to step.
+    """Compiled acting program for one mode (explore, greedy or random actions). Its arguments include fixed arrays
+    (weights, settings, PRNG key) and arrays that vary from step to step (such as previous actions). Arrays of these two
+    kinds that do not affect the results are left out, because each argument costs time.
 
     Attributes:
         program: ``(fixed leaves, memory, counts, batch, varying leaves) -> (matrix, loose, memory)``.
@@ -221,15 +222,15 @@ class HostPolicy:
 
     @property
     def current_weights(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Current weights ``(params, rest)``, two dicts ``{ref: array}`` on the policy's device: the modules'
+        """Current weights ``(params, rest)``, two dicts ``{array name: array}`` on the policy's device: the modules'
         parameters, and the modules' other arrays except random streams.
         """
         streams = self._step.pure.stream_refs
         return self._params, {ref: leaf for ref, leaf in self._rest.items() if ref not in streams}
 
     def get_weights(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Returns the current weights ``(params, rest)``, two dicts ``{ref: NumPy array}``: the modules' parameters,
-        and the modules' other arrays except random streams.
+        """Returns the current weights ``(params, rest)``, two dicts ``{array name: NumPy array}``: the modules'
+        parameters, and the modules' other arrays except random streams.
         """
         return jax.device_get(self.current_weights)
 
@@ -269,7 +270,8 @@ class HostPolicy:
         update_statistics: bool,
         acts: np.ndarray | None = None,
     ) -> tuple[np.ndarray, Any, Memory]:
-        """Computes the actions of all rows (environments, or agents in environments) for one vector step.
+        """Computes the actions of all rows (environments, or agents in environments) for one vector step (a step of all
+        environments).
 
         Args:
             mode: How actions are chosen.
@@ -384,7 +386,7 @@ class HostPolicy:
     def observe_final(
         self, env_to_module: Any, observations: Any, prev_actions: Any, prev_rewards: np.ndarray, timesteps: int
     ) -> Any:
-        """Returns the module's inputs for the observations after the last step, computed before any reset.
+        """Computes the module's inputs from the observations after the last step, as they were before any reset.
 
         Running statistics do not change.
 
@@ -397,8 +399,8 @@ class HostPolicy:
     # ---------------------------------------------------------------------------------------------------- traced
 
     def _context(self, weights: Sequence[Any], timesteps: Any, **static: Any) -> Any:
-        """Returns the connector context of a step, in which schedules have their current values. `weights` is
-        ``(params, rest, settings)``: parameters, other module state, and settings.
+        """Returns the values that connectors may read in a step, as a `ConnectorContext`. Settings with a schedule have
+        their current values. `weights` is ``(params, rest, settings)``: parameters, other module state, and settings.
         """
         params, rest, settings = weights
         values = schedules.values_at(settings, timesteps, together=False)

@@ -1,5 +1,5 @@
-"""Unfinished single-agent episodes of a host EnvRunner as objects, for host connectors and callbacks that read every
-step.
+"""Unfinished single-agent episodes of a host EnvRunner as objects, for callbacks and connectors in Python that read the
+episodes in every step.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class LiveEpisodes:
                 episode.set_observations(new_data=row(observations, index), at_indices=-1)
 
     def _see(self, index: int, episode: SingleAgentEpisode, last: Any) -> None:
-        """Replaces the newest observations of an episode by the module's inputs, before the episode is returned. The
-        new values are the inputs that `saw` has stored, followed by `last`, the input for the observation after the
+        """Replaces the newest observations of an episode by the module's inputs that were computed from them, before
+        the episode is returned. `saw` has stored these inputs, except `last`, the input for the observation after the
         last step.
         """
         seen = [*self._seen[index], last]
@@ -115,7 +115,8 @@ class LiveEpisodes:
             )
 
     def report(self, step: Any, final_inputs: Any = None) -> None:
-        """Calls the callbacks ``on_episode_step`` and ``on_episode_end`` for the step that `append` has added.
+        """Calls the callback ``on_episode_step`` for the step that `append` has added to each episode and, if an
+        episode has ended, the callback ``on_episode_end``.
 
         Args:
             step: The `VectorStep`.
@@ -136,7 +137,9 @@ class LiveEpisodes:
                 self._finished.append((index, episode))
 
     def begin(self, step: Any) -> None:
-        """Starts new episode objects for the environments that were reset in a vector step."""
+        """Starts new episode objects for the environments that were reset in a vector step (a step of all
+        environments).
+        """
         for index in np.flatnonzero(step.resets).tolist():
             info = step.reset_infos[index] if step.reset_infos is not None else {}
             self.start(index, row(step.obs, index), info)
@@ -185,8 +188,9 @@ class LiveEpisodes:
             self._seen[index] = list(state["inputs"][index])
 
     def _keep(self, chunks: list[SingleAgentEpisode], chunk: SingleAgentEpisode) -> None:
-        """Adds a copy of a chunk to `chunks`, the earlier chunks of the same episode for ``on_episode_end``. Joins
-        short chunks, and drops the oldest chunk if the chunks have more than `MOST_EARLIER_STEPS` steps.
+        """Adds a copy of `chunk` to `chunks`, the earlier chunks of the same episode, which the callback
+        ``on_episode_end`` gets at the end of the episode. Joins short chunks, and drops the oldest chunk if the chunks
+        have more than `MOST_EARLIER_STEPS` steps.
         """
         # A copy: the chunk itself is returned to the caller.
         chunk = chunk.slice(slice(None), len_lookback_buffer=0)

@@ -1,5 +1,5 @@
-"""Unfinished multi-agent episodes of a host EnvRunner as objects, for host connectors and callbacks that read every
-step.
+"""Unfinished multi-agent episodes of a host EnvRunner as objects, for callbacks and connectors in Python that read the
+episodes in every step.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LiveMultiAgentEpisodes:
         return episode
 
     def start(self, index: int, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
-        """Adds the first observations, after the environment's reset, to a created episode."""
+        """Adds the first observations, after the environment's reset, to the episode that `create` has made."""
         episode = self.episodes[index]
         episode.add_env_reset(observations=owned(dict(observations)), infos=owned(dict(infos)))
         self._call("on_episode_start", index, episode)
@@ -78,7 +78,7 @@ class LiveMultiAgentEpisodes:
 
     def see(self, index: int, agent: Any, inputs: Any, at: int) -> None:
         """Replaces the last observation in an agent's unfinished episode by the module's input that was computed from
-        it: row `at` of `inputs`, arrays ``[rows, ...]``.
+        this observation. The input is row `at` of the arrays ``[rows, ...]`` in `inputs`.
         """
         episode = self.episodes[index].agent_episodes.get(agent)
         if episode is not None:
@@ -106,8 +106,8 @@ class LiveMultiAgentEpisodes:
         )
 
     def report(self, index: int, *, has_ended: bool) -> None:
-        """Calls the callbacks ``on_episode_step`` and, at the end, ``on_episode_end`` for the step that `append` has
-        added.
+        """Calls the callback ``on_episode_step`` for the step that `append` has added and, if the episode has ended,
+        the callback ``on_episode_end``.
         """
         episode = self.episodes[index]
         self._call("on_episode_step", index, episode)

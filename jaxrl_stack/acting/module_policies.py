@@ -1,5 +1,5 @@
-"""Policies of all modules of a host EnvRunner: one jitted call per module and vector step. All policies share one copy
-of the weights.
+"""Policies of all modules of a host EnvRunner: one jitted call per module and vector step (a step of all environments).
+All policies share one copy of the weights.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class ModulePolicies(ByModule[HostPolicy]):
         return self._module_map.unwrapped({mid: policy.get_random_state() for mid, policy in self._of.items()})
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Sets the random states to a result of `get_random_state`; modules without an entry keep theirs."""
+        """Sets the policies' random states to a result of `get_random_state`. Modules without an entry keep their
+        random states.
+        """
         given = self._module_map.by_module(state)
         for mid in given.keys() & self._of.keys():
             self._of[mid].set_random_state(given[mid])
@@ -100,7 +102,7 @@ class ModulePolicies(ByModule[HostPolicy]):
                 policy.adopt_weights(*given)
 
     def get_weights(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Returns the current weights ``(params, rest)``, two dicts ``{ref: NumPy array}``: the modules' parameters,
-        and the modules' other arrays except random streams.
+        """Returns the current weights ``(params, rest)``, two dicts ``{array name: NumPy array}``: the modules'
+        parameters, and the modules' other arrays except random streams.
         """
         return self._first.get_weights()

@@ -50,8 +50,8 @@ class ModuleState:
     reset: Any
 
     def after(self, rewards: jax.Array, reset: jax.Array) -> Self:
-        """Returns the policy's state after an environment step. In the rows whose next observation starts an episode,
-        previous actions and rewards become zeros.
+        """Returns the policy's state after an environment step. In rows (one agent in one environment each) whose next
+        observation starts an episode, previous actions and rewards become zeros.
 
         Args:
             rewards: Rewards of the step, float32 ``[B]``.
@@ -157,7 +157,8 @@ class ModuleStep:
         return batched_state(self.pure.template[self.module_id].get_initial_state(), num_envs)
 
     def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> Any:
-        """Returns the connector context that all steps of a rollout share; `step` adds the values of a step.
+        """Returns the values that connectors may read in every step of a rollout, such as weights and settings, as a
+        `ConnectorContext`. The method `step` adds the values of a single step, such as the previous actions.
 
         Args:
             params: Parameters of the MultiRLModule.
@@ -266,7 +267,7 @@ class ModuleStep:
     def observe_final(
         self, env_to_module: Any, final_obs: Any, context: Any, *, prev_actions: Any, prev_rewards: Any
     ) -> Any:
-        """Returns the module's inputs for the observations after a step, computed before any reset.
+        """Computes the module's inputs from the observations after a step, as they were before any reset.
 
         The history continues; statistics do not change.
 
@@ -283,7 +284,7 @@ class ModuleStep:
         return self.observe(env_to_module, columns, context, stream="final_observation")[1][self.module_id][Columns.OBS]
 
     def random_streams(self, rest: Any, key: jax.Array) -> dict[str, Any]:
-        """Returns the module's random streams (of dropout, for example), restarted from the key of a step."""
+        """Returns the module's random streams (of dropout, for example), restarted from the PRNG key of a step."""
         return self.pure.random_streams(rest, streams.named(key, "module"), self.module_id)
 
     def act(

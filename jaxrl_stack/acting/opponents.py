@@ -161,8 +161,8 @@ class OpponentStep(ModuleStep):
     # ----------------------------------------------------------------------------------------------------- opponents
 
     def no_opponents(self, num_envs: int) -> OpponentsState:
-        """Creates empty storage for K snapshots. All K blocks (groups of environments with the same opponent) refer to
-        place 0 of the storage until `with_index` assigns snapshots to them.
+        """Creates empty storage for K snapshots. Until `with_index` assigns snapshots to the K blocks (groups of
+        environments with the same opponent), each block has the storage index 0.
 
         Args:
             num_envs: ``E``, environments of all blocks.
@@ -311,8 +311,8 @@ class OpponentStep(ModuleStep):
 
 
 def margin_of(hero: jax.Array, rivals: Sequence[jax.Array]) -> jax.Array:
-    """Returns the margin of a game: `hero`, the return of one agent, minus the mean return of its rivals. The margin is
-    exactly 0 if all returns are equal.
+    """Returns the margin of a game: the return of one agent (`hero`) minus the mean return of the agent's rivals. The
+    margin is exactly 0 if all returns are equal.
 
     Args:
         hero: float32 ``[...]``, NaN for a hero that never acted; the margin is NaN then.

@@ -35,7 +35,9 @@ class RecordedStep:
 
     @classmethod
     def of_policy(cls, columns: Mapping[str, Any]) -> Self:
-        """Computes the shapes of a step that a host EnvRunner records, from its policy's columns ``[B, ...]``."""
+        """Computes the shapes of a step that a host EnvRunner records, from the columns ``[B, ...]`` of one policy step
+        (observations, actions, module outputs).
+        """
         obs = columns[Columns.OBS]
         shapes = {
             name: jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), own)
@@ -80,7 +82,9 @@ class RecordedStep:
 
 
 def _answers() -> dict[str, Any]:
-    """Returns shapes and dtypes of rewards and end flags for one step of one environment, ``[T, B] = [1, 1]`` each."""
+    """Returns shapes and dtypes of rewards, terminateds and truncateds for one step of one environment. Each shape is
+    ``[T, B] = [1, 1]``.
+    """
     dtypes = {Columns.REWARDS: np.float32, Columns.TERMINATEDS: np.bool_, Columns.TRUNCATEDS: np.bool_}
     return {name: jax.ShapeDtypeStruct((1, 1), dtype) for name, dtype in dtypes.items()}
 

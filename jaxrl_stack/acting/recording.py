@@ -1,4 +1,6 @@
-"""Recording of single-agent steps on a host EnvRunner: preallocated arrays with one row per vector step."""
+"""Recording of single-agent steps on a host EnvRunner: preallocated arrays with one row per vector step (a step of all
+environments).
+"""
 
 from __future__ import annotations
 
@@ -147,7 +149,9 @@ class SampleBlock:
 
     @property
     def experience(self) -> Experience:
-        """Sampled steps of this block as an `Experience`, without the report on episodes and metrics."""
+        """Sampled steps of this block in the form that a Learner takes (an `Experience`), without the report on
+        episodes and metrics.
+        """
         return Experience((self.part,))
 
     @property
@@ -419,8 +423,9 @@ def first_not_finite(columns: Mapping[str, Any]) -> NotUsable | None:
 
 
 def _is_finite(final: tuple[int, Any, Any]) -> bool:
-    """Whether observations are finite in the selected environments. `final` is ``(step, environments, observations)``:
-    the environments are a mask, as `Recording.add_final` stores it, or an index; observations are ``[B, ...]``.
+    """Whether the observations in `final` are free of NaN and infinity. `final` is ``(step, environments,
+    observations)``; observations are ``[B, ...]``. Only the selected environments are checked: `environments` is a
+    mask, as `Recording.add_final` stores it, or an index.
     """
     _, where, observations = final
     leaves = [leaf for leaf in jax.tree.leaves(observations) if np.issubdtype(leaf.dtype, np.inexact)]

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class RolloutRecording(Protocol):
-    """Interface of the arrays in which one `Rollout.record` call records up to ``T`` steps of ``B`` environments.
+    """Interface of a recording: arrays that store up to ``T`` steps of ``B`` environments, filled by one call of
+    `Rollout.record`.
 
     Attributes:
         num_steps: Vector steps so far.
@@ -57,8 +58,8 @@ class RolloutRecording(Protocol):
         ...
 
     def starts(self) -> dict[str, np.ndarray]:
-        """Returns, for each row of a module, whether its first step begins an episode, ``{module_id: bool [R]}``; see
-        `Part.starts`.
+        """Returns ``{module_id: bool [R]}``: whether the first recorded step of each of a module's R rows begins an
+        episode. A row is an environment, or one agent in an environment; see `Part.starts`.
         """
         ...
 

@@ -76,5 +76,5 @@ class RunningEpisodes:
 
 
 def _shifted(x: jax.Array, num_steps: int, first: float) -> jax.Array:
-    """Shifts `x`, ``[T, B]``, by `num_steps` along time; the first entries become `first`."""
+    """Shifts `x`, ``[T, B]``, by `num_steps` to later times; the first `num_steps` entries become `first`."""
     return jnp.concatenate([jnp.full_like(x[:num_steps], first), x[:-num_steps]])

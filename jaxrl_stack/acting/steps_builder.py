@@ -78,8 +78,8 @@ class StepsBuilder:
         return int(self._num_held.sum())
 
     def add(self, columns: Mapping[str, Any], counts: np.ndarray | None = None) -> Steps | None:
-        """Appends a block of recorded steps to the unfinished episodes. Returns a table with the stored steps of each
-        episode that ended, reached `max_rows` rows, or was cut because the stored steps took too much memory.
+        """Appends a block of recorded steps to the unfinished episodes. Returns one table with the stored steps of all
+        episodes that ended, reached `max_rows` rows, or were cut because the stored steps took too much memory.
 
         Args:
             columns: NumPy arrays ``[T, B, ...]``. ``FINAL_OBS``, and with ``INFOS`` also `FINAL_INFOS`, are read

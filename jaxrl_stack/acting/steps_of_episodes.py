@@ -35,7 +35,7 @@ class ChunkJoiner:
 
     def add(self, episodes: Sequence[SingleAgentEpisode]) -> Steps | None:
         """Adds the episode chunks of one `sample` call to the stored chunks. Returns the steps of each episode that
-        ended, reached `max_rows` rows, or has no chunk in this call.
+        ended, reached `max_rows` rows, or was not continued by a chunk of this call.
 
         Returns:
             The steps of these episodes as a table; None without any.
@@ -62,7 +62,8 @@ class ChunkJoiner:
 
 
 def steps_of(episode: SingleAgentEpisode, *, has_infos: bool = False) -> Steps:
-    """Converts an episode, or a chunk of one, to a table of steps, without its look-back.
+    """Converts an episode, or a chunk of one, to a table of steps. Leaves out the look-back buffer, which repeats the
+    last steps of the previous chunk.
 
     Args:
         episode: Has at least one step.

@@ -145,8 +145,8 @@ def _writes_files() -> bool:
 
 
 def _of_driver(path: str, doc: str) -> Any:
-    """Creates a read-only property of `Algorithm` that returns the attribute `path` of `Algorithm.driver`, the object
-    that samples and learns.
+    """Creates a read-only property of `Algorithm` that returns an attribute of `Algorithm.driver` (the object that
+    samples and learns). `path` is the attribute's name.
     """
     return property(operator.attrgetter(f"driver.{path}"), doc=doc)
 
@@ -981,7 +981,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self.driver.modules()[module_id]
 
     def _check_has_module(self, module_id: str, called: str) -> None:
-        """Raises unless the module exists.
+        """Raises a KeyError if the algorithm has no module `module_id`.
 
         Args:
             module_id: Its id.
@@ -1499,7 +1499,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return {**state, COMPONENT_REPLAY_BUFFER: held}
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Constructor arguments for checkpoints: the config."""
+        """Constructor arguments that a checkpoint stores: the config."""
         config = self.config
         if self._replaced_settings:
             config = with_replaced_settings(config, self._replaced_settings)

@@ -460,7 +460,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def reads_recorded_data(self) -> bool:
-        """Whether `offline_data(input_=...)` is read, by training or to fill the replay buffer."""
+        """Whether recorded data, ``offline_data(input_=...)``, are read: by training, or to fill the replay buffer."""
         return self.is_offline
 
     @property
@@ -491,8 +491,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._resolved_envs[-1][1]
 
     def _share_resolved_envs(self, other: AlgorithmConfig) -> None:
-        """Makes this config use the cache of `other` for results of `samples_on_device`. Creators of registered
-        environments are then not called again.
+        """Shares the cached results of `samples_on_device` with the config `other`, so that creators of registered
+        environments are not called again.
         """
         object.__setattr__(self, "_resolved_envs", other._resolved_envs)
 
@@ -509,7 +509,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def num_sampling_actors(self) -> int:
-        """Number of EnvRunner actors that sample: `num_env_runners` if it was set explicitly, else 0.
+        """Number of EnvRunner actors that sample host environments: `num_env_runners` if it was set explicitly, else 0.
 
         It is 0 if the environment runs inside of the compiled program or training samples nothing. If no number was
         set, it is also 0, because RLlib's default of 2 (PPO) would start Ray for two processes.
@@ -537,8 +537,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def train_batch_size_per_learner(self) -> int:
-        """Env steps per update on each learner: the setting of this name, or `train_batch_size` divided by the number
-        of learners.
+        """Env steps per update on each learner: the setting ``train_batch_size_per_learner`` if it is set, else
+        `train_batch_size` divided by the number of learners.
         """
         if self._train_batch_size_per_learner is not None:
             return self._train_batch_size_per_learner
@@ -561,12 +561,14 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def learner_class(self) -> type[Learner]:
-        """The Learner class: the user's, or the algorithm's default."""
+        """The Learner class that the user has set, or else the algorithm's default."""
         return self._learner_class or self.get_default_learner_class()
 
     @property
     def rl_module_spec(self) -> RLModuleSpec | MultiRLModuleSpec:
-        """The module spec: the algorithm's default, updated with the user's."""
+        """The module spec that the user has set, or else the algorithm's default. If the user's `RLModuleSpec` names no
+        module class, the default spec is returned, updated with the user's values.
+        """
         given = copy_value(self._rl_module_spec)
         if given is None:
             return self.get_default_rl_module_spec()
@@ -742,8 +744,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return all(same(vars(self)[s.attribute], vars(other)[s.attribute]) for s in compared if s.name not in but_for)
 
     def sampling_hints(self) -> list[str]:
-        """Hints for the user about faster sampling; [] unless RLlib's default number of environments or actors is in
-        use.
+        """Hints for the user about faster sampling, if the config uses RLlib's default number of environments or
+        actors; else [].
         """
         if not self.is_online:
             return []
@@ -770,8 +772,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         )
 
     def settings_without_effect_on_device(self) -> list[str]:
-        """Names of settings that the user changed from their defaults, and that have no effect if the compiled program
-        steps the environment, because only actors read them. If the config has learner actors, settings that learner
+        """Names of settings that only actors read, and that the user changed from their defaults. These settings have
+        no effect if the compiled program steps the environment. If the config has learner actors, settings that learner
         actors read are left out.
         """
         return [
@@ -804,13 +806,15 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return learner_class
 
     def get_default_env_runner_class(self) -> type[EnvRunner]:
-        """The EnvRunner class for host environments: single- or multi-agent, with recording if `output` is set."""
+        """The default EnvRunner class for host environments: one class for several agents, another one for a single
+        agent. If `output` is set, the class for a single agent also writes the sampled steps to files.
+        """
         from jaxrl_stack.offline.offline_env_runner import host_runner_class
 
         return host_runner_class(is_multi_agent=self.is_multi_agent, records=bool(self.output))
 
     def _default_env_to_module_connectors(self, observation_space: gym.Space, module_id: Any) -> list[ConnectorV2]:
-        """The default env-to-module connectors, which run after the user's. Algorithms override this method.
+        """The default env-to-module connectors, which run after the user's connectors. Algorithms override this method.
 
         Args:
             observation_space: Space of the observations that the user's connectors return.
@@ -832,8 +836,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return [FlattenObservations() if is_vector(connector.observation_space) else DefaultObservations(**arguments)]
 
     def _default_module_to_env_connectors(self) -> list[ConnectorV2]:
-        """The default module-to-env connectors; the user's connectors run before the last of them. Algorithms override
-        this method.
+        """The default module-to-env connectors. The user's connectors run before the last default connector. Algorithms
+        override this method.
         """
         return [
             GetActions(),
@@ -841,7 +845,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         ]
 
     def _default_learner_connectors(self) -> list[ConnectorV2]:
-        """The default learner connectors, which run after the user's. Algorithms override this method."""
+        """The default learner connectors, which run after the user's connectors. Algorithms override this method."""
         return []
 
     # ------------------------------------------------------------------------------------------------------ validation
@@ -1000,7 +1004,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         )
 
     def action_mask_key_of(self, module_id: str | None, observation_space: Any, action_space: Any) -> str | None:
-        """Key of the action mask in an environment's observations; None if there is none or the module ignores masks.
+        """Key under which the observations of the module `module_id` contain the action mask; None if there is no mask,
+        or the module ignores it.
 
         Args:
             module_id: Id of the module; None for the only one.
@@ -1085,8 +1090,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config_building.user_connectors(self, name, arguments)
 
     def for_checkpoints(self, *pipelines: ConnectorPipelineV2) -> Self:
-        """Returns the config to store in a checkpoint. If a function that creates connectors cannot be imported by
-        name, the connectors that it created are stored in its place, unless they contain arrays.
+        """Returns the config to store in a checkpoint. A function that creates connectors is replaced by the connectors
+        that it created, if the function cannot be imported by name and these connectors contain no arrays.
 
         Args:
             *pipelines: Pipelines that were built with this config's connector settings.
@@ -1181,8 +1186,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return members.are_alike(self, other)
 
     def settings_between_populations(self, other: AlgorithmConfig) -> list[str]:
-        """Names of settings that differ between this config and another one and prevent one population from training
-        both.
+        """Names of settings whose values in this config and in `other` need different compiled programs. Because of
+        these settings, one population (several runs in one program) cannot train both configs.
         """
         from jaxrl_stack.algorithms import members  # which needs what trains
 
@@ -1197,7 +1202,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         on_divergence: Literal["freeze", "raise"] = "freeze",
         members_at_once: int | None = None,
     ) -> Population:
-        """Builds a population: many seeds and values of settings in one compiled program.
+        """Builds a population: several runs, with different seeds and values of settings, in one compiled program.
 
         Each combination of values of search spaces, such as ``training(lr=tune.grid_search([1e-4, 1e-3]))``, is trained
         with every seed.
