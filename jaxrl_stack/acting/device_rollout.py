@@ -344,9 +344,9 @@ class DeviceRollout:
         in_frames: Collection[str],
     ) -> tuple[RunnerState, dict[str, Any]]:
         """Records an env step in which all agents act. Returns the new runner state, whose `env_state` and `obs` are
-        not updated, and the recorded columns by module. For the modules in `in_frames`, which stack frames, the columns
-        contain only the newest frame of the observations, and ``RESETS``, a mask of the rows whose step begins an
-        episode.
+        not updated, and the recorded columns by module. For the modules in `in_frames`, which stack frames, recorded
+        observations are reduced to the newest frame, and the column ``RESETS`` is added: a mask of the rows whose step
+        begins an episode.
         """
         final_obs, rewards, terminateds, truncateds, resets, _ = answers
         new_modules, recorded = {}, {}
@@ -461,8 +461,8 @@ class DeviceRollout:
         return ShownStep(self.module_map.by_agent(shown), after.terminated, after.truncated)
 
     def _of_info(self, module_id: str, info: Mapping[str, Any]) -> dict[str, Any]:
-        """Selects from the environments' `info` the columns that are declared for a module, because losses, modules or
-        learner connectors need them. Returns ``{column: [B, ...]}``; {} with several agents.
+        """Selects from the environments' `info` the columns that a module's training needs: losses, modules or learner
+        connectors declare these columns (see `declared`). Returns ``{column: [B, ...]}``; {} with several agents.
         """
         if self.module_map.is_multi_agent:
             return {}

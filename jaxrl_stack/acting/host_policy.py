@@ -386,7 +386,7 @@ class HostPolicy:
     def observe_final(
         self, env_to_module: Any, observations: Any, prev_actions: Any, prev_rewards: np.ndarray, timesteps: int
     ) -> Any:
-        """Computes the module's inputs from the observations after the last step, as they were before any reset.
+        """Computes the module's inputs from the observations after the last step and before any reset.
 
         Running statistics do not change.
 

@@ -1,5 +1,5 @@
-"""Unfinished single-agent episodes of a host EnvRunner as objects, for callbacks and connectors in Python that read the
-episodes in every step.
+"""Unfinished single-agent episodes of a host EnvRunner as objects, for callbacks and host connectors (plain Python,
+outside jit), which read the episodes in every step.
 """
 
 from __future__ import annotations

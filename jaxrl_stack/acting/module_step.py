@@ -267,7 +267,7 @@ class ModuleStep:
     def observe_final(
         self, env_to_module: Any, final_obs: Any, context: Any, *, prev_actions: Any, prev_rewards: Any
     ) -> Any:
-        """Computes the module's inputs from the observations after a step, as they were before any reset.
+        """Computes the module's inputs from the observations after a step and before any reset.
 
         The history continues; statistics do not change.
 

@@ -162,7 +162,7 @@ class OpponentStep(ModuleStep):
 
     def no_opponents(self, num_envs: int) -> OpponentsState:
         """Creates empty storage for K snapshots. Until `with_index` assigns snapshots to the K blocks (groups of
-        environments with the same opponent), each block has the storage index 0.
+        environments with the same opponent), all blocks refer to index 0 of the storage.
 
         Args:
             num_envs: ``E``, environments of all blocks.

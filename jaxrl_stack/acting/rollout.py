@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class RolloutRecording(Protocol):
-    """Interface of a recording: arrays that store up to ``T`` steps of ``B`` environments, filled by one call of
-    `Rollout.record`.
+    """Interface of a recording: arrays that store up to ``T`` steps of ``B`` environments. Each call of
+    `Rollout.record` fills one recording.
 
     Attributes:
         num_steps: Vector steps so far.

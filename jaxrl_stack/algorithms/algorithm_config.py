@@ -491,8 +491,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._resolved_envs[-1][1]
 
     def _share_resolved_envs(self, other: AlgorithmConfig) -> None:
-        """Shares the cached results of `samples_on_device` with the config `other`, so that creators of registered
-        environments are not called again.
+        """Replaces this config's cache for results of `samples_on_device` by the cache of `other`, which both configs
+        then use. Creators of registered environments are then not called again.
         """
         object.__setattr__(self, "_resolved_envs", other._resolved_envs)
 
@@ -744,8 +744,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return all(same(vars(self)[s.attribute], vars(other)[s.attribute]) for s in compared if s.name not in but_for)
 
     def sampling_hints(self) -> list[str]:
-        """Hints for the user about faster sampling, if the config uses RLlib's default number of environments or
-        actors; else [].
+        """Hints for the user about faster sampling. The result is [] unless RLlib's default number of actors (host
+        environments) or of environments (JAX environments) was left unchanged.
         """
         if not self.is_online:
             return []
@@ -806,7 +806,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return learner_class
 
     def get_default_env_runner_class(self) -> type[EnvRunner]:
-        """The default EnvRunner class for host environments: one class for several agents, another one for a single
+        """The default EnvRunner class for host environments: one class for several agents, another class for a single
         agent. If `output` is set, the class for a single agent also writes the sampled steps to files.
         """
         from jaxrl_stack.offline.offline_env_runner import host_runner_class
@@ -1004,8 +1004,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         )
 
     def action_mask_key_of(self, module_id: str | None, observation_space: Any, action_space: Any) -> str | None:
-        """Key under which the observations of the module `module_id` contain the action mask; None if there is no mask,
-        or the module ignores it.
+        """Key under which the environment's observations for the module `module_id` contain the action mask; None if
+        they contain no mask, or the module ignores masks.
 
         Args:
             module_id: Id of the module; None for the only one.
@@ -1186,8 +1186,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return members.are_alike(self, other)
 
     def settings_between_populations(self, other: AlgorithmConfig) -> list[str]:
-        """Names of settings whose values in this config and in `other` need different compiled programs. Because of
-        these settings, one population (several runs in one program) cannot train both configs.
+        """Names of settings that prevent one population (several runs in one compiled program) from training both this
+        config and `other`, because the settings' values differ. ``env_config`` is never among the names.
         """
         from jaxrl_stack.algorithms import members  # which needs what trains
 
