@@ -1,5 +1,5 @@
-"""Checks of settings that all algorithms have. Checks of common kinds of values, such as `boolean`, are in
-`setting_checks`.
+"""Checks for the settings that all algorithms have in common. Checks for common kinds of values, such as `boolean`, are
+in `setting_checks`.
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ def randomized_params(value: Any) -> str | None:
 
 
 def stored_randomized_params(value: Any) -> Any:
-    """Converts the parameter distributions in `randomized_params` to the form in which a config stores them."""
+    """Converts each distribution in `randomized_params` to the form that configs store: ``("uniform" | "log", low,
+    high)``, or a list of values. Returns other values, such as a function, unchanged.
+    """
     return {name: stored_form(own) for name, own in value.items()} if isinstance(value, Mapping) else value
 
 
@@ -273,7 +275,7 @@ def bytes_to_keep(value: Any) -> str | None:
 
 
 def as_bytes(value: Any) -> Any:
-    """The number of bytes of a text such as "20 GB"; other values are unchanged."""
+    """Converts a text such as "20 GB" to a number of bytes; returns other values unchanged."""
     size = parse_bytes(value) if isinstance(value, str) else None
     return value if size is None else size
 

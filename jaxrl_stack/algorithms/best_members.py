@@ -119,8 +119,8 @@ class BestMembers:
 def set_past(
     algo: Algorithm, history: History, seconds: float, changed_settings: Mapping[str, Any] | None = None
 ) -> None:
-    """Sets the counters, history and changed settings of an algorithm. The algorithm then continues a population member
-    (run) after the last iteration in `history`.
+    """Lets an algorithm continue a population member (a run) after the last iteration in `history`: sets the
+    algorithm's counters, its history, and the settings that were changed during the run.
     """
     so_far = {"training_iteration": len(history), "time_total_s": seconds, "evaluation": {}}
     past = {"history": history.get_state(), "changed_settings": changed_settings or {}}

@@ -128,7 +128,8 @@ def _spaces_of_policy(config: AlgorithmConfig, spaces: SpacesById | None) -> tup
 def _env_spaces(
     config: AlgorithmConfig, env: Any, spaces: SpacesById | None
 ) -> tuple[gym.Space | None, gym.Space | None]:
-    """Spaces of one environment: the config's, else the spaces in the dict `spaces`, else the environment's own spaces.
+    """Spaces of one environment: the spaces set in the config, else the spaces in the dict `spaces`, else the
+    environment's own spaces.
 
     Raises:
         ValueError: If the config's spaces have another form than the environment's.
@@ -146,8 +147,8 @@ def _env_spaces(
 
 
 def _check_given_spaces(config: AlgorithmConfig, env: Any) -> None:
-    """Raises if a space in the config and the environment's space differ in structure, shape, kind of dtype or number
-    of options. Bounds and precision of Box spaces may differ.
+    """Raises if a space in the config and the environment's space differ in structure, shape, kind of dtype (bool,
+    integer or float), or in the choices of discrete spaces. Bounds and precision of Box spaces may differ.
     """
     prefix = "single_" if isinstance(env, gym.vector.VectorEnv) else ""
     for name in ("observation_space", "action_space"):
@@ -310,7 +311,7 @@ def build_module_to_env_connector(config: AlgorithmConfig, env: Any, spaces: Spa
 def build_learner_connector(
     config: AlgorithmConfig, input_observation_space: gym.Space | None, input_action_space: gym.Space | None
 ) -> LearnerConnectorPipeline:
-    """Builds the learner pipeline: the user's learner connectors, then the algorithm's."""
+    """Builds the learner pipeline: the user's learner connectors, then the algorithm's default connectors."""
     defaults: list[ConnectorV2] = []
     if config.add_default_connectors_to_learner_pipeline:
         defaults = [*(marker() for marker in markers.LEARNER), *config._default_learner_connectors()]

@@ -111,7 +111,8 @@ class Settings:
             self._store(setting, value, merge=True)
 
     def set_attribute(self, name: str, value: Any) -> None:
-        """Implements ``config.name = value``; accepts unknown names only until the constructor has returned.
+        """Implements ``config.name = value``. In the constructor of a config, an unknown name adds a setting;
+        afterwards, unknown names raise.
 
         Raises:
             AttributeError: If the config is frozen, or the name is unknown (with a suggestion).
@@ -241,7 +242,7 @@ class Settings:
         raise AttributeError(f"{self.owner} has no setting {name!r}.{self.declarations.suggestion(name)}")
 
     def read_key(self, key: str) -> Any:
-        """Returns the value of a setting as the user gave it, by the setting's key in a config dict.
+        """Returns the stored value of a setting. `key` is the setting's key in a config dict.
 
         Raises:
             KeyError: If there is no such setting.

@@ -87,8 +87,8 @@ class Evaluations(abc.ABC):
 
     @abc.abstractmethod
     def _begin(self) -> None:
-        """Begins an evaluation: calls the callbacks for its start. Also counts an evaluation in environments, because
-        its seeds depend on the count.
+        """Begins an evaluation: calls the callbacks for its start. An evaluation in environments also increments the
+        count of evaluations, because the seeds of the evaluation depend on this count.
         """
 
     @abc.abstractmethod
@@ -119,8 +119,8 @@ class Evaluations(abc.ABC):
         return self._end(self._evaluate(is_training))
 
     def is_due(self, iteration: int) -> bool:
-        """Whether the iteration with this number (the first is 1) has an evaluation: every `interval` iterations, or
-        never without an interval.
+        """Whether the iteration with the number `iteration` (the first is 1) has an evaluation: True for multiples of
+        `interval`, always False if `interval` is None or 0.
         """
         interval = self.interval
         return iteration % interval == 0 if interval else False
@@ -151,8 +151,8 @@ class Evaluations(abc.ABC):
         return True
 
     def wait(self) -> None:
-        """Waits for a concurrent evaluation to finish. It can still run if training failed; after successful training
-        it has already ended.
+        """Waits for a concurrent evaluation to finish. If training failed, the evaluation may still be running. After
+        successful training, it has already ended.
         """
         if self._concurrent is not None:
             self._concurrent.join()
@@ -266,7 +266,7 @@ class OfflineEvaluations(Evaluations):
         self._runs.use_config(config)
 
     def stop(self) -> None:
-        """Stops the runners."""
+        """Stops the runners of the offline evaluations."""
         self._runs.stop()
 
     def _begin(self) -> None:

@@ -191,8 +191,8 @@ def is_same_env(env: Any, other: Any) -> bool:
 
 
 def code_of_env(env: Any) -> list[Any]:
-    """Returns the code that the user trusts by passing an environment, and that a loaded checkpoint may therefore
-    import: `env` itself if it is a string, such as ``"module:Class"``, and the environment's class if it is known.
+    """Lists the code that the user trusts by passing `env`, so that the loading of a checkpoint may import this code:
+    the string `env`, such as ``"module:Class"``; and the environment's class, if `env` determines one.
 
     Args:
         env: Value of ``config.environment(env)``; None for no environment.
@@ -279,7 +279,7 @@ class GameTable:
 
     @property
     def seats(self) -> tuple[Hashable, ...]:
-        """Agents of the game, in the order of their seats."""
+        """Ids of the game's agents, in the order of their seats (player positions)."""
         env = self.env.unwrapped if isinstance(self.env, PreprocessedJaxEnv) else self.env
         assert isinstance(env, SelfPlayEnv)
         return env.unwrapped.possible_agents

@@ -42,23 +42,25 @@ class Progress(NamedTuple):
     num_opponent_steps: int = 0
 
     def num_counted(self, unit: str) -> int:
-        """Number of steps in the unit that ``count_steps_by`` sets: "env_steps", or "agent_steps" of all agents
-        together. With a single agent, both are the number of env steps.
+        """Number of steps in the whole run, in the unit that ``count_steps_by`` sets: "env_steps", or "agent_steps" of
+        all agents together. With a single agent, both are the number of env steps.
         """
         if unit == "env_steps" or self.num_agent_steps is None:
             return self.num_env_steps
         return sum(self.num_agent_steps.values())
 
     def agent_steps(self, module_map: ModuleMap) -> Mapping[Any, int]:
-        """Steps of each agent, ``{agent id: number}``. With a single agent, the number is `num_env_steps`."""
+        """Number of steps of each agent in the whole run, ``{agent id: number}``. For a single agent, the number is
+        `num_env_steps`.
+        """
         if self.num_agent_steps is None:
             return dict.fromkeys(module_map.module_of, self.num_env_steps)
         return self.num_agent_steps
 
 
 def is_prefilled(num_prefilled_steps: int, now: Progress, before: Progress) -> bool:
-    """Whether the lifetime number of env steps has reached `num_prefilled_steps`, so that updates can begin. Also True
-    if the iteration has sampled no env steps.
+    """Whether the run has sampled at least `num_prefilled_steps` env steps in total, so that updates can begin. Also
+    True if the iteration has sampled no env steps: an iteration without sampling would otherwise never end.
 
     Args:
         num_prefilled_steps: The config's value.
@@ -183,8 +185,9 @@ def root_numbers(now: Progress, before: Progress, *, calls: int, seconds: float)
 def time_numbers(
     elapsed: float, compile_seconds: float, device_seconds: float, *, now: Progress, restored_at: Progress
 ) -> dict[str, Any]:
-    """Durations in seconds for an iteration's result: of the iteration, of its parts (compiling, device, host), of the
-    whole run, and since the run began or was restored. Also the number of iterations since then.
+    """Times for an iteration's result, in seconds: duration of the iteration and of its parts (compiling, device,
+    host), duration of the whole run, and time since the run began or was restored. Also contains the number of
+    iterations since the run began or was restored.
 
     Args:
         elapsed: Duration of the iteration, in seconds.

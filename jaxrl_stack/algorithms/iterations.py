@@ -86,7 +86,8 @@ class Iterations:
         return Progress(self.done, self.seconds, *counts, driver.num_agent_steps, driver.num_opponent_steps)
 
     def go_on(self, done: int, seconds: float, driver: Counting) -> None:
-        """Continues the counts of iterations and seconds after the algorithm has restored a checkpoint.
+        """Sets the counts of iterations and seconds to the values in a restored checkpoint. Counts and rates since the
+        restore begin at zero.
 
         Args:
             done, seconds: Stored values.
@@ -101,8 +102,8 @@ class Iterations:
 
 
 class Iteration:
-    """One iteration in progress: decides how many training steps it has, and writes its metrics and durations into the
-    result.
+    """State of the iteration in progress: determines when the iteration has enough training steps, and writes its
+    metrics and durations into the result of `train`.
 
     Args:
         iterations: Iterations of the run.

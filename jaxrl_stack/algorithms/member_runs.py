@@ -70,8 +70,8 @@ def note_diverged(
 
 
 def copy_ends(diverged: dict[int, Ended], sources: Sequence[int], targets: Sequence[int]) -> None:
-    """Updates the records of diverged members after population members have been copied over others: a target gets its
-    source's record, or no record if the source has not diverged.
+    """Updates `diverged`, the records of diverged members, after source members have replaced target members of a
+    population: each target gets its source's record, or no record if the source has not diverged.
 
     Args:
         diverged: Records of the diverged members, by index; changed in place.
@@ -122,8 +122,8 @@ def reason_to_stop(
 def closing_lines(
     reason: StopReason | None, statistics: RunStatistics, num_members: int, num_reached: int, num_diverged: int
 ) -> list[str]:
-    """Lines of text that `Population.learn` prints at its end. `statistics` counts the env steps of one member, not of
-    all members together.
+    """Lines of text that `Population.learn` prints at its end. The argument `statistics` counts the env steps of one
+    member, not of all members together.
     """
     speed, members = statistics.steps_per_second_overall, counted(num_members, "member")
     return [
@@ -169,8 +169,8 @@ def folders_of(members: Sequence[Member], directory: Path) -> list[Path]:
 
 
 def alone(config: AlgorithmConfig, results_dir: Path | None = None) -> AlgorithmConfig:
-    """Unfrozen copy of a population member's config for a single algorithm, which writes its results and checkpoints to
-    `results_dir`. With None, it writes neither.
+    """Unfrozen copy of a population member's config for a single algorithm. The algorithm writes its results and
+    checkpoints to `results_dir`; if `results_dir` is None, it writes neither.
     """
     own = config.copy(copy_frozen=False)
     return own.reporting(**WITHOUT_FOLDER) if results_dir is None else own.reporting(results_dir=results_dir)

@@ -69,7 +69,8 @@ class MemberSettings:
         return new
 
     def changed(self, member: int, settings: Mapping[str, Any], call: str) -> AlgorithmConfig:
-        """Returns a population member's config with new settings, without applying them.
+        """Returns the config that a population member would have with new settings. The member's settings stay
+        unchanged.
 
         Raises:
             ValueError: See `changed_config`; or ``env_config`` lacks a named entry, or the entry's new value is not a
@@ -95,8 +96,9 @@ class MemberSettings:
     def taken_over(
         self, stored: Mapping[str, Sequence[Any]], call: str
     ) -> dict[int, tuple[dict[str, Any], AlgorithmConfig]]:
-        """Selects settings that population members take over from a single run, in which these settings were changed
-        during training. Returns ``{member: (settings, config with these settings)}``, the argument of `change`.
+        """Selects the settings that each population member gets from a single run, when the population continues from
+        the run's checkpoint. The run changed these settings during training. Returns ``{member: (settings, config with
+        these settings)}``, the argument of `change`.
 
         A member keeps its own value if its `Member.settings` or an earlier change names the setting, or if the value in
         its config differs from the run's first value.
@@ -161,8 +163,9 @@ class MemberSettings:
         return lambda num_env_steps: _numbers(self.first[name], num_env_steps)
 
     def changes_of(self, member: int) -> dict[str, list[Any]]:
-        """Changed settings of a member, in the form of an `Algorithm`'s checkpoints: ``{name: [first value, current
-        value]}``.
+        """Settings that were changed during training, with the values of one member: ``{name: [value before the first
+        change, current value]}``. An `Algorithm`'s checkpoints contain changed settings in this form. Entries of
+        `env_config` are left out.
         """
         names = [name for name in self.first if not _is_of_env(name)]
         return {name: [self.first[name][member], self.value(member, name)] for name in names}

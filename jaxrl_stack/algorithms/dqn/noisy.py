@@ -18,7 +18,7 @@ from jaxrl_stack.core.models.heads import MLPHead
 
 
 class NoisyDense(Dense):
-    """A dense layer with factorised Gaussian noise on weights and biases (equations 9 to 11 of the paper).
+    """A dense layer with factorised Gaussian noise on weights and biases (Fortunato et al., 2018, equations 9 to 11).
 
     ``w = mu + sigma * f(e_in) f(e_out)^T``, ``b = mu_b + sigma_b * f(e_out)``, ``f(x) = sgn(x) sqrt(|x|)``. The means
     are `kernel` and `bias`; `kernel_sigma` and `bias_sigma` begin at ``std_init / sqrt(inputs)`` and are trained, too.

@@ -51,7 +51,7 @@ class Policy(NamedTuple):
         return jnp.sum(-0.5 * jnp.square(distance) - jnp.log(self.std) - 0.5 * math.log(2 * math.pi), axis=-1)
 
     def entropy(self) -> jax.Array:
-        """Entropies in nats: float32 ``[...]``."""
+        """Entropy of each action distribution in nats: float32 ``[...]``."""
         if self.probs is not None:
             return -jnp.sum(self.probs * jnp.log(self.probs), axis=-1)
         assert self.std is not None
@@ -82,7 +82,7 @@ class Actor(nnx.Module):
         self.std_mlp = None if self.is_discrete else make()
 
     def __call__(self, features: jax.Array) -> Policy:
-        """Action distributions for features ``[..., F]``."""
+        """Computes action distributions from features ``[..., F]`` of latent states."""
         out = self.mlp(features)
         if self.std_mlp is None:
             return Policy(unimix(out), None, None)

@@ -101,7 +101,7 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         self.slow_critic = make_target_network(self.critic)
 
     def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
-        """``[(critic, its slow copy)]``."""
+        """``[(critic, slow critic)]``: the critic and its target network."""
         return [(self.critic, self.slow_critic)]
 
     def forward_target(self, batch: dict[str, Any], **kwargs: Any) -> jax.Array:
@@ -210,6 +210,6 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return {OBSERVED: observed, NORMALISED: normalised, ACTIONS_ONE_HOT: actions}
 
     def imagine(self, start: Latent, horizon: int, *, differentiable: bool) -> Any:
-        """Imagined rollouts of the model with the actor; see `actor_critic.imagine`."""
+        """Imagines rollouts of the world model with the actor's actions; see `actor_critic.imagine`."""
         key = self.noise()
         return imagine(self.world_model, self.actor, start, horizon, key, differentiable=differentiable)

@@ -27,7 +27,8 @@ def world_model_rows(
     rewards: jax.Array,
     is_terminated: jax.Array,
 ) -> dict[str, jax.Array]:
-    """Computes the terms of the world model's loss for each step, float32 ``[B, T]`` each.
+    """Computes the terms of the world model's loss for each step, float32 ``[B, T]`` each: prediction losses of
+    observations, rewards and continuation; KL losses of dynamics and representation; and their weighted ``total``.
 
     Args:
         model: The world model.
@@ -81,8 +82,8 @@ def judged(
     gamma: jax.Array | float,
     lambda_: jax.Array | float,
 ) -> Judged:
-    """Computes values and lambda-returns of imagined rollouts (equation 7). Critic, reward head and continuation head
-    each run once over all states.
+    """Computes values and lambda-returns of imagined rollouts (Hafner et al., 2023, equation 7). Critic, reward head
+    and continuation head each run once over all states.
 
     Args:
         model: The world model.
@@ -143,7 +144,7 @@ def actor_means(
     differentiable: bool,
 ) -> dict[str, jax.Array]:
     """Computes the terms of DreamerV3's actor loss (Hafner et al., 2023, equation 11) as scalar means over imagined
-    states.
+    states: ``advantage``, ``entropy``, and their weighted ``total``.
 
     Args:
         actor: The trained actor.

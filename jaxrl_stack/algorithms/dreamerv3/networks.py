@@ -167,7 +167,9 @@ class Convolution(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((num_outputs,))) if use_bias else None
 
     def __call__(self, images: jax.Array) -> jax.Array:
-        """Applies the convolution: ``[N, H, W, num_inputs]`` to ``[N, h, w, num_outputs]``."""
+        """Applies the convolution: ``[N, H, W, num_inputs]`` to ``[N, h, w, num_outputs]``. Height and width are
+        halved, or doubled if the convolution is transposed.
+        """
         dtype = self.dtype or images.dtype
         out = self.function(images.astype(dtype), self.kernel[...].astype(dtype))
         return out if self.bias is None else out + self.bias[...].astype(dtype)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class WindowsStep(OffPolicyStep):
-    """Samples one round into a replay buffer, then makes as many gradient steps on windows of consecutive items (steps
-    and final observations) as the training ratio requires.
+    """Samples one rollout fragment per environment into a replay buffer. Then makes as many gradient steps on windows
+    of consecutive items (steps and final observations) as the training ratio requires.
     """
 
     trains_several_agents = False
@@ -84,17 +84,17 @@ class WindowsStep(OffPolicyStep):
         return place.publish(state), learned
 
     def _num_due(self, state: TrainState, place: Place) -> Any:
-        """Number of updates to make now, an int32 array on the device. `training_ratio` (replayed items per env step;
-        items are steps and final observations) determines how many updates are due for the env steps since learning
-        started. The result is this number minus the updates so far, clipped to the range from 0 to `num_updates`. Env
-        steps and updates are lifetime counters, stored in checkpoints.
+        """Number of updates in this training step, an int32 array on the device: the updates due, minus the updates so
+        far, clipped to the range from 0 to `num_updates` (the maximum per training step). `training_ratio` (replayed
+        items per env step; items are steps and final observations) determines how many updates are due for the env
+        steps since learning started. Env steps and updates are lifetime counters, stored in checkpoints.
         """
         due = self._due_after(place.num_env_steps(state))
         return counters.bounded_difference(due, place.num_updates(state), self.num_updates)
 
     def _due_after(self, sampled: Any) -> Any:
-        """Total number of updates that are due after `sampled` env steps, rounded up. Env steps before the start of
-        learning do not count.
+        """Total number of updates that are due after `sampled` env steps of the whole run, rounded up. Env steps before
+        the start of learning do not count.
         """
         number, of = self._ratio.numerator, self._ratio.denominator
         after = sampled - max(0, self.learning_starts - self.num_env_steps)

@@ -299,7 +299,9 @@ def mean_in_symlog(head: MLP, features: jax.Array) -> jax.Array:
 
 
 def mode(probs: jax.Array) -> jax.Array:
-    """One-hot vectors of the most likely classes, with the gradients of the probabilities (straight-through)."""
+    """Converts class probabilities to one-hot vectors of the most likely classes, with the gradients of the
+    probabilities (straight-through).
+    """
     one_hot = jax.nn.one_hot(jnp.argmax(probs, axis=-1), probs.shape[-1], dtype=probs.dtype)
     return straight_through(one_hot, probs)
 

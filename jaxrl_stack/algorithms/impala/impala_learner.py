@@ -162,7 +162,7 @@ class VTraceLearner(Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> UpdateResult:
-        """Adds the current entropy coefficient of each module with this learner's loss to the metrics of the update."""
+        """Adds the current entropy coefficient to the metrics of each module that trains with this learner's loss."""
         state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         metrics = dict(metrics)
         for mid in self._ids_with_loss_of_algorithm:
