@@ -165,7 +165,8 @@ def _check_labels(algorithms: Mapping[str, AlgorithmConfig | None]) -> None:
 
 
 def _check_same(path: Path, seeds: Sequence[int], goal: Mapping[str, float], score: str) -> None:
-    """Raises if the benchmark folder has runs with other seeds, another training goal (`until`) or another score.
+    """Raises if the benchmark folder contains runs whose seeds, training goal (`until`) or score differ from the given
+    ones.
 
     Raises:
         ValueError: Names what differs.

@@ -24,8 +24,8 @@ ONE_AGENT: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
 class Progress(NamedTuple):
-    """Counters of a run at one time. The difference between two `Progress` values gives the metrics of an iteration, or
-    of the time since the run began or was restored.
+    """Counters of a run at one time. The difference between two `Progress` values gives metrics of the period between
+    them: of an iteration, or of the whole time since the run began or was restored.
 
     In a population, `num_episodes` is int64 ``[M]``, by member; other counters are equal for all members.
     `num_agent_steps` has the completed steps of each of several agents, ``{agent id: number}``; None for one agent.
@@ -130,8 +130,8 @@ class TrainedRates:
         self._since_restore: dict[tuple[str, str], float] = {}
 
     def add_to(self, learners: Mapping[str, Any], *, seconds: float, since_restore: float) -> None:
-        """Counts the trained steps of an iteration. Writes trained steps per second into the iteration's learner
-        results, in place of rates that are NaN.
+        """Counts the trained steps of an iteration. Computes trained steps per second, and writes the rate into the
+        iteration's learner results where these contain NaN.
 
         Args:
             learners: ``result["learners"]``, ``{module id or "__all_modules__": {name: number}}``; changed in place.
@@ -155,7 +155,7 @@ class TrainedRates:
 
 
 def _fill(numbers: Any, name: str, value: float) -> None:
-    """Replaces an entry of a metrics dict by a value if the entry is NaN."""
+    """Replaces the entry `name` of a metrics dict by `value` if the entry is NaN."""
     if math.isnan(numbers.get(name, 0.0)):
         numbers[name] = value
 

@@ -183,8 +183,8 @@ class DreamerV3Config(OffPolicyConfig):
         return wanted.limit_denominator(int(2**15 / math.sqrt(wanted)))
 
     def sampling_hints(self) -> list[str]:
-        """Returns no hints about faster sampling, because updates take nearly all of the time, and more env steps
-        require more updates.
+        """Returns an empty list: hints about faster sampling would not help, because updates take nearly all of the
+        time, and more env steps require more updates.
         """
         return []
 

@@ -84,10 +84,13 @@ class WindowsStep(OffPolicyStep):
         return place.publish(state), learned
 
     def _num_due(self, state: TrainState, place: Place) -> Any:
-        """Number of updates in this training step, an int32 array on the device: the updates due, minus the updates so
-        far, clipped to the range from 0 to `num_updates` (the maximum per training step). `training_ratio` (replayed
-        items per env step; items are steps and final observations) determines how many updates are due for the env
-        steps since learning started. Env steps and updates are lifetime counters, stored in checkpoints.
+        """Number of updates in this training step: an int, or an int32 array in a compiled program. It is the number of
+        updates due minus the updates so far, clipped to the range from 0 to `num_updates` (the maximum per training
+        step).
+
+        `training_ratio` (replayed items per env step; items are steps and final observations) determines how many
+        updates are due for the env steps since learning started. Env steps and updates are lifetime counters, stored
+        in checkpoints.
         """
         due = self._due_after(place.num_env_steps(state))
         return counters.bounded_difference(due, place.num_updates(state), self.num_updates)
