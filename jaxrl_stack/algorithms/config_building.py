@@ -147,8 +147,9 @@ def _env_spaces(
 
 
 def _check_given_spaces(config: AlgorithmConfig, env: Any) -> None:
-    """Raises if a space in the config and the environment's space differ in structure, shape, kind of dtype (bool,
-    integer or float), or in the choices of discrete spaces. Bounds and precision of Box spaces may differ.
+    """Raises if a space in the config and the environment's space differ in structure, type, shape, kind of dtype
+    (bool, integer or float), or in the choices of discrete spaces (their number or first value). Bounds and precision
+    of Box spaces may differ.
     """
     prefix = "single_" if isinstance(env, gym.vector.VectorEnv) else ""
     for name in ("observation_space", "action_space"):
@@ -311,7 +312,9 @@ def build_module_to_env_connector(config: AlgorithmConfig, env: Any, spaces: Spa
 def build_learner_connector(
     config: AlgorithmConfig, input_observation_space: gym.Space | None, input_action_space: gym.Space | None
 ) -> LearnerConnectorPipeline:
-    """Builds the learner pipeline: the user's learner connectors, then the algorithm's default connectors."""
+    """Builds the learner pipeline: the user's learner connectors, then the algorithm's default connectors. If
+    `add_default_connectors_to_learner_pipeline` is False, leaves the default connectors out.
+    """
     defaults: list[ConnectorV2] = []
     if config.add_default_connectors_to_learner_pipeline:
         defaults = [*(marker() for marker in markers.LEARNER), *config._default_learner_connectors()]

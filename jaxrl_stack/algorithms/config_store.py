@@ -242,7 +242,8 @@ class Settings:
         raise AttributeError(f"{self.owner} has no setting {name!r}.{self.declarations.suggestion(name)}")
 
     def read_key(self, key: str) -> Any:
-        """Returns the stored value of a setting. `key` is the setting's key in a config dict.
+        """Returns the stored value of a setting: the user's value or the default. Unlike ``config[key]``, ignores
+        properties that compute another value from the stored value. `key` is the setting's key in a config dict.
 
         Raises:
             KeyError: If there is no such setting.

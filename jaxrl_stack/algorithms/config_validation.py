@@ -143,7 +143,7 @@ def _check_values(config: AlgorithmConfig) -> None:
 
 def _validate_normalization(config: AlgorithmConfig) -> None:
     """Raises if `normalize_observations` or `normalize_rewards` is set for an algorithm that samples. These settings
-    normalize only recorded data.
+    normalize with statistics of recorded data, and therefore require an algorithm that only reads recorded data.
     """
     asked = [name for name in ("normalize_observations", "normalize_rewards") if getattr(config, name)]
     if asked and config.is_online:
@@ -424,7 +424,8 @@ def _validate_model_config(config: AlgorithmConfig) -> None:
 def _validate_randomized_params(config: AlgorithmConfig) -> None:
     """Raises if `randomized_params` or `privileged_params` is set for a multi-agent environment, or for an environment
     that is not a JAX environment. Also raises if a randomized parameter is an entry of `env_config`, or if
-    `privileged_params` (parameters in observations) has no ranges by which to scale the parameters.
+    `privileged_params` (which adds parameters to observations) is set, but `randomized_params` contains no ranges by
+    which to scale the parameters.
     """
     given = config.randomized_params
     if given is None and not config.privileged_params:

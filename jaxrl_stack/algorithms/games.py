@@ -191,8 +191,9 @@ def is_same_env(env: Any, other: Any) -> bool:
 
 
 def code_of_env(env: Any) -> list[Any]:
-    """Lists the code that the user trusts by passing `env`, so that the loading of a checkpoint may import this code:
-    the string `env`, such as ``"module:Class"``; and the environment's class, if `env` determines one.
+    """Lists the code that the user trusts by passing `env`: the string `env`, such as ``"module:Class"``; classes and
+    functions in `env`; and the environment's class, if `env` determines the class. A checkpoint that the caller then
+    loads may import this code.
 
     Args:
         env: Value of ``config.environment(env)``; None for no environment.

@@ -130,8 +130,9 @@ class TrainedRates:
         self._since_restore: dict[tuple[str, str], float] = {}
 
     def add_to(self, learners: Mapping[str, Any], *, seconds: float, since_restore: float) -> None:
-        """Counts the trained steps of an iteration. Computes trained steps per second, and writes the rate into the
-        iteration's learner results where these contain NaN.
+        """Counts the trained steps of an iteration. Computes trained steps per second, for the iteration and for the
+        time since the run began or was restored. Writes these rates into the iteration's learner results, in place of
+        entries that are NaN.
 
         Args:
             learners: ``result["learners"]``, ``{module id or "__all_modules__": {name: number}}``; changed in place.
@@ -155,7 +156,7 @@ class TrainedRates:
 
 
 def _fill(numbers: Any, name: str, value: float) -> None:
-    """Replaces the entry `name` of a metrics dict by `value` if the entry is NaN."""
+    """Replaces the entry `name` of a metrics dict by `value` if the entry exists and is NaN."""
     if math.isnan(numbers.get(name, 0.0)):
         numbers[name] = value
 
@@ -185,8 +186,8 @@ def root_numbers(now: Progress, before: Progress, *, calls: int, seconds: float)
 def time_numbers(
     elapsed: float, compile_seconds: float, device_seconds: float, *, now: Progress, restored_at: Progress
 ) -> dict[str, Any]:
-    """Times for an iteration's result, in seconds: duration of the iteration and of its parts (compiling, device,
-    host), duration of the whole run, and time since the run began or was restored. Also contains the number of
+    """Durations in seconds for an iteration's result: of the iteration, of its parts (compiling, device, host), of all
+    iterations of the run, and of the iterations since the run began or was restored. Also contains the number of
     iterations since the run began or was restored.
 
     Args:

@@ -87,7 +87,7 @@ class Iterations:
 
     def go_on(self, done: int, seconds: float, driver: Counting) -> None:
         """Sets the counts of iterations and seconds to the values in a restored checkpoint. Counts and rates since the
-        restore begin at zero.
+        restore begin at zero. Call it after the driver has restored its counters.
 
         Args:
             done, seconds: Stored values.
@@ -102,7 +102,7 @@ class Iterations:
 
 
 class Iteration:
-    """State of the iteration in progress: determines when the iteration has enough training steps, and writes its
+    """The iteration in progress: determines when the iteration has enough training steps, and writes the iteration's
     metrics and durations into the result of `train`.
 
     Args:

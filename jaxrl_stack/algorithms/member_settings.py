@@ -98,7 +98,7 @@ class MemberSettings:
     ) -> dict[int, tuple[dict[str, Any], AlgorithmConfig]]:
         """Selects the settings that each population member gets from a single run, when the population continues from
         the run's checkpoint. The run changed these settings during training. Returns ``{member: (settings, config with
-        these settings)}``, the argument of `change`.
+        these settings)}``, the argument of `change`. Members that get no settings are left out.
 
         A member keeps its own value if its `Member.settings` or an earlier change names the setting, or if the value in
         its config differs from the run's first value.

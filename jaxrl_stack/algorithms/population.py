@@ -235,9 +235,10 @@ class Population(Checkpointable):
             self._origin = {**self._origin, PARENT: parent}
 
     def _go_on(self, done: int, seconds: float) -> None:
-        """Continues the counts of iterations and seconds after a restore. Marks for removal the checkpoints that do not
-        belong to the restored run, such as checkpoints of later iterations. Removes the table of the members' results
-        (`MEMBERS_FILE`), which `learn` writes again at its end.
+        """Sets the counts of iterations and seconds to the values in a restored checkpoint. Counts and rates since the
+        restore begin at zero. Marks for removal the checkpoints that do not belong to the restored run, such as
+        checkpoints of later iterations. Removes the table of the members' results (`MEMBERS_FILE`), which `learn`
+        writes again at its end.
         """
         self._iterations.go_on(done, seconds, self.driver)
         self.stored_checkpoints.restored(self.iteration)

@@ -96,7 +96,9 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     # ------------------------------------------------------------------------------------------------------ acting
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes actions with the highest Q-values, without noise: `{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`."""
+        """Computes actions with the highest Q-values, without noise: `{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`. If
+        the observations contain an action mask, chooses only valid actions.
+        """
         outputs = self.compute_q_values(batch)
         actions = q_learning.greedy_actions(outputs[QF_PREDS], mask_of(batch[Columns.OBS]))
         return {Columns.ACTIONS: actions, **state_out_of(outputs)}
@@ -104,8 +106,9 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     def _forward_exploration(
         self, batch: dict[str, Any], t: Any = None, epsilon: Any = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Computes epsilon-greedy actions: `{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`. If the networks are noisy,
-        draws separate noise for each row.
+        """Computes epsilon-greedy actions: `{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`. If the observations contain
+        an action mask, chooses only valid actions. If the networks have noisy weights, draws separate noise for each
+        row.
 
         Args:
             batch: The columns.

@@ -210,6 +210,6 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return {OBSERVED: observed, NORMALISED: normalised, ACTIONS_ONE_HOT: actions}
 
     def imagine(self, start: Latent, horizon: int, *, differentiable: bool) -> Any:
-        """Imagines rollouts of the world model with the actor's actions; see `actor_critic.imagine`."""
+        """Computes imagined rollouts of the world model with the actor's actions; see `actor_critic.imagine`."""
         key = self.noise()
         return imagine(self.world_model, self.actor, start, horizon, key, differentiable=differentiable)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 class WindowsStep(OffPolicyStep):
     """Samples one rollout fragment per environment into a replay buffer. Then makes as many gradient steps on windows
-    of consecutive items (steps and final observations) as the training ratio requires.
+    of consecutive items (steps and final observations) as the training ratio requires. Before the start of learning,
+    only samples.
     """
 
     trains_several_agents = False
@@ -84,13 +85,13 @@ class WindowsStep(OffPolicyStep):
         return place.publish(state), learned
 
     def _num_due(self, state: TrainState, place: Place) -> Any:
-        """Number of updates in this training step: an int, or an int32 array in a compiled program. It is the number of
-        updates due minus the updates so far, clipped to the range from 0 to `num_updates` (the maximum per training
-        step).
+        """Number of updates in this training step: an int, or an int32 array in a compiled program. The result is the
+        total number of due updates minus the updates so far, clipped to the range from 0 to `num_updates` (the maximum
+        per training step).
 
         `training_ratio` (replayed items per env step; items are steps and final observations) determines how many
-        updates are due for the env steps since learning started. Env steps and updates are lifetime counters, stored
-        in checkpoints.
+        updates are due for the env steps since learning started. The counts of env steps and updates cover the whole
+        run, and checkpoints store both.
         """
         due = self._due_after(place.num_env_steps(state))
         return counters.bounded_difference(due, place.num_updates(state), self.num_updates)

@@ -264,8 +264,7 @@ class WorldModel(nnx.Module):
 
     def imagine_step(self, state: Latent, actions: jax.Array, noise: jax.Array | None) -> Latent:
         """Advances the latent state by one step without an observation, with actions ``[..., A]``. Draws the stochastic
-        part z from the prior. `noise` is a result of the method `noise`. If `noise` is None, takes the
-        most likely z.
+        part z from the prior, with noise that the method `noise` returned. If `noise` is None, takes the most likely z.
         """
         h = self.next_h(state, actions)
         return Latent(h, drawn(noise, self._z_probs(self.prior(h))))

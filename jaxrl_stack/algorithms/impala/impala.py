@@ -134,7 +134,8 @@ class IMPALAConfig(AlgorithmConfig):
 
     def _check_parts_left_out(self) -> None:
         """Raises if a run that measures sampling without updates (`_env_runners_only`, `_skip_learners`) has no
-        EnvRunner actors, or if its iterations could never end because they wait for updates.
+        EnvRunner actors, or if its iterations could never end because they wait for updates
+        (`min_train_timesteps_per_iteration`).
         """
         for name in ("_env_runners_only", "_skip_learners"):
             if self.in_evaluation or not getattr(self, name):

@@ -57,7 +57,9 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
         return initial_state_of(vars(self).get("encoder"))
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """`{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`: the valid actions with the highest Q-values."""
+        """Computes actions with the highest Q-values: `{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`. If the
+        observations contain an action mask, chooses only valid actions.
+        """
         outputs = self.compute_q_values(batch)
         actions = q_learning.greedy_actions(outputs[QF_PREDS], mask_of(batch[Columns.OBS]))
         return {Columns.ACTIONS: actions, **state_out_of(outputs)}
@@ -65,7 +67,8 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
     def _forward_exploration(
         self, batch: dict[str, Any], t: Any = None, epsilon: Any = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """`{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`: epsilon-greedy actions.
+        """Computes epsilon-greedy actions: `{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`. If the observations contain
+        an action mask, chooses only valid actions.
 
         Args:
             batch: The columns, a row for each environment.

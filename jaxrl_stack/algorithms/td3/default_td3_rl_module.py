@@ -71,7 +71,7 @@ class DefaultTD3RLModule(DefaultSACRLModule):
         return jnp.tanh(getattr(self, f"{prefix}pi")(encoded[ENCODER_OUT])), state_out_of(encoded)
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """`{OBS: [..., d]}` -> `{ACTIONS: float [..., n]}`: actions of the policy, without noise."""
+        """Computes the policy's actions, without noise: `{OBS: [..., d]}` -> `{ACTIONS: float [..., n]}`."""
         actions, state_out = self.compute_actions(batch)
         return {Columns.ACTIONS: actions, **state_out}
 
@@ -83,7 +83,8 @@ class DefaultTD3RLModule(DefaultSACRLModule):
         random_timesteps: Any = 0,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """`{OBS: [..., d]}` -> `{ACTIONS: float [..., n]}`: actions with Gaussian noise, clipped to [-1, 1].
+        """Computes the policy's actions with Gaussian noise, clipped to [-1, 1]: `{OBS: [..., d]}` -> `{ACTIONS: float
+        [..., n]}`. In the first `random_timesteps` env steps, draws uniformly random actions instead.
 
         Args:
             batch: The columns.
