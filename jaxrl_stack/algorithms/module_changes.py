@@ -49,8 +49,8 @@ class ModuleChange(NamedTuple):
 
 
 def check_is_everywhere(called: str, everywhere: Mapping[str, bool]) -> None:
-    """Raises a ValueError if an argument such as ``add_to_learners`` is False: learners and EnvRunners must have the
-    same modules.
+    """Raises a ValueError if an argument of `add_module` or `remove_module`, such as ``add_to_learners``, is False:
+    learners and EnvRunners must have the same modules.
 
     Args:
         called: Name of the called method.
@@ -146,7 +146,7 @@ def changed_modules(
 
 def _check_may_change(driver: Driver, called: str) -> None:
     """Raises if the modules cannot be changed: the config has no named policies, an iteration or evaluation is running,
-    or the driver of this run never supports changes. For the errors see `changed_modules`.
+    or learner actors step JAX environments. For the errors, see `changed_modules`.
     """
     if not driver.config.is_multi_agent:
         raise RuntimeError(
@@ -261,8 +261,8 @@ def _stored_modules(
     present: Collection[str],
     state_of: Callable[[str], Mapping[str, Any]],
 ) -> tuple[dict[str, RLModuleSpec], dict[str, Any]]:
-    """Reads from a checkpoint the policies whose ids are not in `present`. Returns two dicts by policy id: their module
-    specs, and their settings.
+    """Reads from a checkpoint the policies whose ids are not in `present`. Returns two dicts by policy id: the
+    policies' module specs, and the settings that override the algorithm's settings for a policy.
 
     Args:
         stored: Checkpoint of an algorithm.
@@ -337,8 +337,8 @@ def ray_kept(driver: Driver) -> Iterator[None]:
 
 
 def _with_known_spaces(spec: RLModuleSpec, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> RLModuleSpec:
-    """Fills missing spaces of a new module's spec with the spaces of the acting policies; raises if the policies have
-    different spaces.
+    """Sets a missing observation or action space in a new module's spec to the space of the policies that act for
+    agents. Raises a ValueError if no policy acts, or if the spaces of these policies differ.
     """
     for i, name in enumerate(("observation_space", "action_space")):
         own = [pair[i] for pair in spaces.values()]

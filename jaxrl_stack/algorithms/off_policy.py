@@ -101,7 +101,7 @@ def _tuple_if_range(value: Any) -> Any:
 @check_of("dict[str, Any]")
 def replay_buffer_config_problem(value: Any) -> str | None:
     """Checks a value of the setting `replay_buffer_config`. Returns None for a valid value, otherwise a description of
-    valid values. Classes given as import paths are not imported yet.
+    valid values. Does not import a class that is given as an import path.
     """
     if not isinstance(value, Mapping):
         return "a dict such as {'type': 'EpisodeReplayBuffer', 'capacity': 50000}"
@@ -199,8 +199,8 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def reads_recorded_data(self) -> bool:
-        """Whether training uses recorded steps of `offline_data(input_=...)`, exclusively or as the start of the replay
-        buffer.
+        """Whether training uses recorded steps of `offline_data(input_=...)`: as the only data, as the first content of
+        the replay buffer, or with `recorded_share` as a part of each batch.
         """
         return self.is_offline or (self.input_ not in ("sampler", None) and bool(self.input_))
 
@@ -228,7 +228,7 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def rounds_per_training_step(self) -> tuple[int, int]:
-        """Returns ``(sampling rounds, updates)`` of one training step.
+        """Returns ``(number of sampling rounds, number of updates)`` of one training step.
 
         It is one each without `training_intensity`. With it, trained rows per sampled step come as close to it as whole
         rounds allow; a round counts the steps of all EnvRunner actors and, as in RLlib, of one more runner.

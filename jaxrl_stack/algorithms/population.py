@@ -135,7 +135,9 @@ class Population(Checkpointable):
         self._begin(checked, configs)
 
     def _begin(self, members: tuple[Member, ...], configs: list[AlgorithmConfig]) -> None:
-        """Initializes members, settings, history and counters of the population before its first iteration."""
+        """Initializes the population for iteration 1 of new members: stores the members, and creates their settings, an
+        empty history and new counters.
+        """
         self.members, self._settings = members, MemberSettings(self.config, members, configs)
         self._evaluation: PopulationEvaluation | None = None
         self._evaluated: dict[str, Any] | None = None
@@ -155,8 +157,8 @@ class Population(Checkpointable):
         self._begin_files()
 
     def _begin_files(self) -> None:
-        """Prepares checkpoints and the command log. The population's folder is created only with the first stored
-        checkpoint.
+        """Creates new objects that save checkpoints and record commands. Creates no folder: the population's folder is
+        created when the first checkpoint is stored.
         """
         self.directory: Path | None = None
         self._commands = CommandLog(is_kept=self.config.checkpoint_frequency is not None)
@@ -235,10 +237,9 @@ class Population(Checkpointable):
             self._origin = {**self._origin, PARENT: parent}
 
     def _go_on(self, done: int, seconds: float) -> None:
-        """Sets the counts of iterations and seconds to the values in a restored checkpoint. Counts and rates since the
-        restore begin at zero. Marks for removal the checkpoints that do not belong to the restored run, such as
-        checkpoints of later iterations. Removes the table of the members' results (`MEMBERS_FILE`), which `learn`
-        writes again at its end.
+        """Continues counting iterations and seconds from `done` and `seconds`, the values in a restored state. Marks
+        for removal the checkpoints that do not belong to the history of this state, such as checkpoints of later
+        iterations. Removes the table of the members' results (`MEMBERS_FILE`), which `learn` writes again at its end.
         """
         self._iterations.go_on(done, seconds, self.driver)
         self.stored_checkpoints.restored(self.iteration)
@@ -337,9 +338,8 @@ class Population(Checkpointable):
             self._num_training_steps = None
 
     def _replace_settings(self, settings: Mapping[str, Any]) -> None:
-        """Sets new values, ``{name: value}``, of settings that do not affect training, such as the results folder. This
-        happens before the iterations of a recorded population are recomputed. Checkpoints still store the recorded
-        population's values of these settings.
+        """Sets new values, ``{name: value}``, of settings that do not affect training, such as the results folder,
+        before recorded iterations are recomputed. Checkpoints of this population still contain the original values.
         """
         self._replaced_settings = {name: self.config.stored_value(name) for name in settings}
         self.config = with_replaced_settings(self.config, settings)
@@ -598,7 +598,7 @@ class Population(Checkpointable):
         **options: Unpack[AxisOptions],
     ) -> Any:
         """Draws a metric over the course of training: one line with a band for each combination of settings. The line
-        is the interquartile mean over the members with this combination, one member per seed.
+        is the interquartile mean over the members with these settings, which differ in their seeds.
 
         Args:
             path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
@@ -621,14 +621,15 @@ class Population(Checkpointable):
         return plot_runs(runs, key, x, path, title=title, **options)
 
     def as_sweep(self) -> Sweep:
-        """The members as the `Sweep` of `run_sweep`: ``print(sweep)`` is the table of their settings, best first, and
-        ``sweep.heat_map(path)`` draws two settings.
+        """The population as a `Sweep`, the result type of `run_sweep`: ``print(sweep)`` shows a table of the members'
+        settings, best first. ``sweep.heat_map(path)`` draws the final performance for each pair of values of two
+        settings.
         """
         defaults = as_json(self.get_default_config().to_dict())
         return sweep_of(self.runs(), self.members, self.config, defaults)
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copies members over other members: weights, optimizers, settings, environments and replay buffers.
+        """Replaces members by copies of other members: weights, optimizers, settings, environments and replay buffers.
 
         Each member keeps its random streams. Only rows of these members are moved, on their devices; the first call
         compiles the programs for that. A diverged target trains again after the copy, and one that had reached its goal
@@ -871,7 +872,7 @@ class Population(Checkpointable):
 
     @property
     def _number_text(self) -> str:
-        """Number of members that still train, as text: ``"64"``, or ``"16 of 64"`` after `keep`."""
+        """Number of members that still train, as text for ``repr``: ``"64"``, or ``"16 of 64"`` after `keep`."""
         running = self.driver.num_running
         return str(running) if running == len(self) else f"{running} of {len(self)}"
 

@@ -107,7 +107,9 @@ class _Game:
 
 
 def _label(player: Player) -> str:
-    """Short name of a player."""
+    """Short name of a player for the note in a video: the last part of a path or text, or the class name of a policy
+    object.
+    """
     return os.path.basename(os.fspath(player)) if isinstance(player, str | os.PathLike) else type(player).__name__
 
 

@@ -171,7 +171,8 @@ def _paths(before: AlgorithmConfig, after: AlgorithmConfig, names: Collection[st
 
 
 def value_of(config: AlgorithmConfig, path: str) -> Any:
-    """Value of a setting as the user gave it, such as a number or a schedule. If the user did not set it, the default.
+    """Value of a setting as the user gave it, such as a number or a schedule; the setting's default if the user did not
+    set it.
 
     Args:
         config: The config.

@@ -31,7 +31,8 @@ _CONNECTOR_SETTINGS = (EnvToModulePipeline.setting, ModuleToEnvPipeline.setting,
 
 @dataclasses.dataclass(frozen=True)
 class SavedCheckpoint:
-    """Result of `Algorithm.save`: the location of a checkpoint, also under the attribute `checkpoint`.
+    """Result of `Algorithm.save`: the path of a checkpoint, as ``result.path`` and, as with Ray Tune, also as
+    ``result.checkpoint.path``.
 
     Attributes:
         path: Folder of the checkpoint.
@@ -49,8 +50,9 @@ class SavedCheckpoint:
 
 
 def config_to_store(config: AlgorithmConfig, module_map: ModuleMap) -> AlgorithmConfig:
-    """Config for a run's checkpoint. If each agent has the same policy in all episodes, a `PolicyTable` from agent ids
-    to policy ids replaces the policy mapping function.
+    """Config that a run's checkpoint stores. A `PolicyTable`, which maps agent ids to policy ids, replaces the user's
+    policy mapping function if each agent has the same policy in all episodes and the evaluation config cannot set
+    another environment. Otherwise, the config is unchanged.
 
     Args:
         config: The config of a run.
@@ -128,9 +130,9 @@ def check_code(
 
 
 def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) -> None:
-    """Adds the code of modules in a checkpoint to `needed`, the code that loading the checkpoint requires. Leaves out
-    modules in `policies` (policy ids of the config), because loading builds only the other modules from
-    descriptions in the checkpoint.
+    """Adds the code of a checkpoint's modules to `needed`, the code that loading the checkpoint requires. Skips modules
+    in `policies` (policy ids of the config), because loading builds these modules from the config, and only the other
+    modules from descriptions in the checkpoint.
     """
     if COMPONENT_LEARNER_GROUP not in stored:
         return  # it is none of an algorithm, as its class will show
@@ -253,7 +255,8 @@ def stored_module_spec(stored: Stored, loader: ClassLoader, state: Mapping[str, 
 def check_modules(
     config: AlgorithmConfig, modules: Stored, loader: ClassLoader, states: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Raises a ValueError unless the states of modules in a checkpoint fit the modules of its config; builds no module.
+    """Raises a ValueError if the states of modules in a checkpoint do not fit the modules that the config describes.
+    Builds no module. Checks nothing if the checkpoint lacks a policy of the config or the spaces of a module.
 
     Args:
         config: The config of an algorithm.

@@ -1,4 +1,4 @@
-"""Tuned settings with evidence that they learn, for the algorithms' ``tuned.py``."""
+"""Classes for the algorithms' ``tuned.py``: tuned settings, and evidence that an algorithm learns with them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """Evidence for tuned settings: runs of ``python -m bench.learning --hold``, which test that the mean return stays
-    above a level. Each run is one line of ``bench/learning.jsonl``.
+    """Evidence for tuned settings: runs of ``python -m bench.learning --hold``, which test that the mean return is
+    never below `mean` between `first` and `until` env steps. Each run is one line of ``bench/learning.jsonl``.
 
     Args:
         mean: Mean return that must be held.
@@ -112,7 +112,7 @@ Evidence: TypeAlias = Measured | Evaluated | Scored | FromLiterature
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """Tuned settings for one environment, with evidence that they learn.
+    """Tuned settings of an algorithm for one environment, with evidence that the algorithm learns with these settings.
 
     Args:
         evidence: Evidence that the settings learn.

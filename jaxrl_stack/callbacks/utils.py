@@ -89,7 +89,8 @@ class CallbackList:
     def call_for_episode(
         self, name: str, env_index: int, episode: Any, *, env_runner: Any, metrics_logger: Any, **more: Any
     ) -> None:
-        """Calls a hook that gets an episode, with the arguments that describe its EnvRunner.
+        """Calls the hook `name` for an episode. Passes the episode, its EnvRunner, and the environment, module and
+        metrics logger of this EnvRunner.
 
         Args:
             name: Name of the hook.
@@ -128,8 +129,8 @@ class CallbackList:
         return found
 
     def stateful_since(self, before: Mapping[str, bytes | None]) -> list[str]:
-        """Names of the callback classes whose objects have changed their attributes since an earlier result of
-        `states`.
+        """Names of the callback classes whose objects have other attributes than in `before`, an earlier result of
+        `states` (pickled attributes by class). Objects that cannot be pickled count as changed.
 
         Args:
             before: Earlier result of `states`.

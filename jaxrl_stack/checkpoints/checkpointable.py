@@ -80,8 +80,8 @@ class Checkpointable:
         return {}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Returns the parts of this object that have separate folders in a checkpoint, as ``(name, part)``: a
-        Checkpointable, or a `Component` description for a part that may be in another process.
+        """Returns the parts of this object that a checkpoint stores in separate folders, as a list of ``(name, part)``.
+        Each part is a Checkpointable, or a `Component` description if the part may be in another process.
         """
         return []
 
@@ -300,9 +300,9 @@ class Checkpointable:
 
 
 def _complete(component: Component) -> None:
-    """Completes the stored configs of a component and its parts. A stored config lacks a setting if the value was not
-    data, such as a lambda. Then `component` copies the setting from a part, and a part copies the setting from
-    `component`, if the other stored config contains the complete value.
+    """Fills gaps in the stored configs of a component and of the components inside it (its parts). A stored config
+    lacks a setting if the value is not data, such as a lambda. `component` copies the setting from a part, and a part
+    copies the setting from `component`, if the other config contains the complete value.
     """
     _, *inside = component.with_parts()
     _take_settings(component, inside)
@@ -311,8 +311,8 @@ def _complete(component: Component) -> None:
 
 
 def _take_settings(component: Component, others: Sequence[Component]) -> None:
-    """Adds settings that a component's stored config lacks. Copies each setting from the first component in `others`
-    whose stored config contains the complete value; without such a component, the setting remains missing.
+    """Fills gaps in the stored config of `component`. Copies each missing setting from the first component in `others`
+    whose stored config contains the complete value. If no config in `others` contains it, the setting remains missing.
     """
     for where in list(component.left_out):
         argument, _, name = where.partition("/")
@@ -430,7 +430,8 @@ def read_state(stored: Stored, *, is_weights: bool) -> dict[str, Any]:
 
 
 def _check_alike(state: Any, present: Any, names: tuple[str, ...], is_weights: bool) -> None:
-    """Raises a ValueError if a stored state lacks weights of the object that loads it, or has weights of another dtype.
+    """Raises a ValueError if a stored state does not fit the object that loads it: the state lacks weights of the
+    object, or contains weights with another dtype.
 
     Whole modules may be missing. `set_state` checks additional weights and shapes.
     """

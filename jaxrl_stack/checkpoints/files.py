@@ -74,7 +74,9 @@ class Component:
     parts: dict[str, Component] = dataclasses.field(default_factory=dict)
 
     def with_parts(self) -> Iterator[Component]:
-        """Yields this component of a checkpoint and, recursively, all components inside of this component."""
+        """Yields this `Component` (the description of an object in a checkpoint), and then recursively all components
+        inside it.
+        """
         yield self
         for part in self.parts.values():
             yield from part.with_parts()
@@ -91,7 +93,7 @@ class Component:
 
 @dataclasses.dataclass
 class _Folder:
-    """Content of one folder of a checkpoint that will be written: JSON files and arrays."""
+    """Contents of one checkpoint folder before they are written to disk: JSON files and arrays."""
 
     path: Path
     files: dict[str, str]
@@ -152,7 +154,9 @@ def write(
 
 
 def check_target(target: Path) -> None:
-    """Raises ValueError if a path contains something other than a checkpoint, which writing would destroy."""
+    """Raises a ValueError if a path has other content than a checkpoint, because writing a checkpoint there would
+    destroy this content.
+    """
     problem = None
     for _ in range(6):
         problem = _problem_with(target)
@@ -293,7 +297,8 @@ def _write_local(target: Path, folders: list[_Folder]) -> None:
 
 
 class Stored:
-    """Folder of a component in a local checkpoint. Opening it reads its metadata.
+    """Folder of a component (a stored object) in a checkpoint on this machine. The constructor reads the component's
+    metadata.
 
     Args:
         path: The folder.
@@ -353,7 +358,7 @@ class Stored:
         return name in self.parts
 
     def part(self, name: str) -> Stored:
-        """Returns the stored component `name` that is inside of this stored component.
+        """Returns the component `name` inside this stored component, such as the learner inside a learner group.
 
         Raises:
             ValueError: If this component has no part with the name.
@@ -393,8 +398,8 @@ class Stored:
         return content
 
     def component(self) -> Component:
-        """Reads the description of this stored component (class, constructor arguments, metadata), without
-        its parts.
+        """Reads the description of this stored object: class, constructor arguments and metadata. Components inside the
+        object are left out.
         """
         content = self._json(CLASS_AND_CTOR_ARGS_FILE)
         ctor, left_out = content.get("ctor_args_and_kwargs"), content.get("left_out")
@@ -408,15 +413,16 @@ class Stored:
         return Component(content.get("class"), ctor, left_out, self.metadata)
 
     def code_written_here(self) -> dict[str, Any]:
-        """Classes and functions to which this stored component and all its parts refer, ``{"module:Name": class or
-        function}``; {} if this process did not write the checkpoint.
+        """Classes and functions that this stored component and all components inside it name, ``{"module:Name": class
+        or function}``; {} if this process did not write the checkpoint. Loading needs no ``allow=`` for
+        this code.
         """
         file = self._file(CLASS_AND_CTOR_ARGS_FILE)
         return written_here(self._reading.text(file)) if file.is_file() else {}
 
     def state(self, loader: ClassLoader) -> dict[str, Any]:
-        """Reads the stored state of this component and all its parts; raises an error if any of it is damaged or not
-        allowed.
+        """Reads the stored states of this component and all components inside it, as one nested dict. Raises a
+        ValueError if any stored value is damaged or not allowed.
 
         Raises:
             ValueError: If anything is damaged, does not fit into memory, or is not allowed.
@@ -489,8 +495,8 @@ class Stored:
 
 
 class _Reading:
-    """Access to one checkpoint during reading, shared by all components: detects that the checkpoint was replaced, and
-    limits the total size.
+    """Access to the files of one checkpoint while it is read, shared by all its components. Detects that the checkpoint
+    was replaced during reading, and limits the total size of the files that are read.
 
     Args:
         path: Folder of the checkpoint.

@@ -20,8 +20,8 @@ _writing = threading.Lock()
 
 @contextlib.contextmanager
 def replaced(target: Path) -> Iterator[Path]:
-    """Context manager with a new folder next to `target`. At the end of the block the folder replaces `target`
-    atomically.
+    """Context manager that creates a new folder next to `target`, and yields its path. At the end of the block, the new
+    folder replaces `target` atomically.
 
     The next process removes files that a killed process has left there. Threads of one process run in sequence.
     """
@@ -56,7 +56,9 @@ def remove(target: Path) -> None:
 
 
 def put_back(target: Path) -> None:
-    """Restores a folder that was moved away for a replacement, if the replacement was interrupted."""
+    """Undoes an interrupted replacement: moves the former folder back to the path `target`. Has no effect if `target`
+    is a folder with content.
+    """
     for old in _beside(target, "old"):
         # Fails if there is one again.
         with contextlib.suppress(OSError):
@@ -94,8 +96,8 @@ def _is_free(descriptor: int, folder: Path) -> bool:
 
 
 def _put_in_place(aside: Path, target: Path, old: Path) -> None:
-    """Moves the folder `aside` to the path `target`. If `target` is a folder with content, the former `target` is
-    at `aside` afterwards.
+    """Moves the new folder `aside` to the path `target`. If `target` already is a folder with content, that old folder
+    is at the path `aside` afterwards.
 
     Other processes and threads may add or remove folders between any two of these calls.
     """

@@ -38,7 +38,9 @@ class PPOCatalog(Catalog):
 
     @functools.cached_property
     def actor_critic_encoder_config(self) -> ActorCriticEncoderConfig:
-        """Config of the encoder, or of the two encoders; created at the first access."""
+        """Config of the encoder that policy and value function share, or of two encoders with
+        ``vf_share_layers=False``; created at the first access.
+        """
         return ActorCriticEncoderConfig(
             base_encoder_config=self.encoder_config,
             critic_encoder_config=self.critic_encoder_config,
@@ -52,7 +54,9 @@ class PPOCatalog(Catalog):
         return self.actor_critic_encoder_config.build(framework, rngs=rngs)
 
     def build_encoder(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """Raises a ValueError: use `build_actor_critic_encoder`."""
+        """Always raises a ValueError, because PPO needs an encoder for policy and value function: use
+        `build_actor_critic_encoder`.
+        """
         raise ValueError("PPOCatalog has no build_encoder(): use build_actor_critic_encoder().")
 
     def build_pi_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:

@@ -118,7 +118,9 @@ class PPOLearner(AdaptiveKLCoefficient, Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> UpdateResult:
-        """Updates the KL coefficients, and reports the entropy coefficients."""
+        """Updates the KL coefficients, and adds the current entropy coefficient of each module with this learner's loss
+        to the metrics of the update.
+        """
         state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         name, ids = LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY, self._ids_with_loss_of_algorithm
         return state, {**metrics, **{(mid, name): settings[mid]["entropy_coeff"] for mid in ids}}

@@ -71,7 +71,9 @@ _PENDULUM: dict[str, Any] = {"num_epochs": 10, "gamma": 0.95, "entropy_coeff": 0
 
 
 def _brax_settings(envs: int, unroll: int, minibatches: int, rows: int, epochs: int, **changed: Any) -> dict[str, Any]:
-    """Settings of brax's PPO trainer. Each minibatch has `rows` rollouts of `unroll` steps."""
+    """PPO settings with the values of brax's PPO trainer. Each minibatch consists of `rows` rollouts, and each rollout
+    has `unroll` steps.
+    """
     return {
         **_USUAL,
         "num_envs_per_env_runner": envs,
@@ -181,8 +183,8 @@ _ATARI: dict[str, Any] = _USUAL | {
 def _minatar_settings(
     lr: float, entropy_coeff: float, num_steps: int, num_envs: int, clip_param: float
 ) -> dict[str, Any]:
-    """Settings close to luchris429/purejaxrl, examples/brax_minatar.ipynb. Policy and value function have separate
-    networks, each as in Young and Tian 2019, arXiv:1903.03176.
+    """PPO settings for MinAtar, close to examples/brax_minatar.ipynb of luchris429/purejaxrl. Policy and value function
+    have separate networks, each as in Young and Tian 2019, arXiv:1903.03176.
 
     Learning rate and entropy bonus decrease together: with a constant bonus, the agent randomly misses the last bricks.
     """

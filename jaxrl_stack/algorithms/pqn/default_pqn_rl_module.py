@@ -57,8 +57,8 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
         return initial_state_of(vars(self).get("encoder"))
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes actions with the highest Q-values: `{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`. If the
-        observations contain an action mask, chooses only valid actions.
+        """`{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`: for each row, the action with the highest Q-value among the
+        actions that the action mask allows.
         """
         outputs = self.compute_q_values(batch)
         actions = q_learning.greedy_actions(outputs[QF_PREDS], mask_of(batch[Columns.OBS]))
@@ -108,8 +108,8 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
         return q_learning.select(q_values, q_learning.greedy_actions(q_values, mask))
 
     def _rates_of_rows(self, shape: tuple[int, ...]) -> jax.Array:
-        """Exploration epsilon of each batch row, float32 ``[B, 1, ...]`` with as many axes as `shape`. Each row belongs
-        to one environment on this device.
+        """Exploration epsilon of each batch row (one row per environment of this device): float32 ``[B, 1, ...]`` with
+        as many axes as `shape`, the leading axes of the Q-values.
 
         Device d of a program has the environments from ``d * B`` on. `epsilon_per_env` repeats if there are more
         environments than rates.

@@ -251,7 +251,9 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return functools.reduce(jnp.minimum, self._values(batch, squeeze))
 
     def forward_target(self, batch: dict[str, Any], squeeze: bool = True) -> Any:
-        """`compute_q_values` with the target networks."""
+        """Computes the target networks' Q-values: the minimum of the target critics' values, or the only target
+        critic's values. For arguments and shapes, see `compute_q_values`.
+        """
         return functools.reduce(jnp.minimum, self._values(batch, squeeze, "target_"))
 
     def _target_critics(self, batch: dict[str, Any]) -> jax.Array:

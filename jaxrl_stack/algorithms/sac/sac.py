@@ -31,8 +31,8 @@ _OLD_MODEL_CONFIG: dict[str, Any] = {
 
 
 def check_settings_of_modules(config: Any) -> None:
-    """Raises a ValueError if a value in the model config differs from the algorithm's setting of the same name.
-    Compares only the settings in `own_settings` of the default module class, such as ``twin_q``.
+    """Raises a ValueError if ``model_config`` contains another value than ``training()`` for the same setting, such as
+    ``twin_q``. Compares the settings in `own_settings` of the default module class.
 
     Raises:
         ValueError: Names the setting and both values.

@@ -1,4 +1,4 @@
-"""SAC's losses and its four optimizers."""
+"""SAC's losses, and the optimizers of its policy, critics and temperature."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def twin_critics(module: Any, config: Any) -> dict[str, list[Any]]:
 def register_adams(
     learner: Learner, module_id: str, trained: Mapping[str, Sequence[Any]], rates: Mapping[str, Any]
 ) -> None:
-    """Registers one Adam optimizer for each entry of `trained`, with the parameters of the networks in this entry.
+    """Registers one Adam optimizer per name in `trained`, ``{optimizer name: networks}``. Each optimizer trains the
+    parameters of its networks.
 
     Args:
         learner: The learner.
@@ -101,8 +102,8 @@ def register_adams(
 def log_critics(
     learner: Learner, module_id: str, batch: Mapping[str, Any], td_error: jax.Array, values: jax.Array
 ) -> None:
-    """Logs the highest and lowest Q-value of a batch. If the batch comes from a replay buffer, also logs TD errors, as
-    new priorities for the buffer.
+    """Logs the highest and lowest Q-value of a batch as metrics. If the batch comes from a replay buffer, also logs the
+    TD errors, from which the buffer computes new priorities.
 
     Args:
         learner: The learner, whose loss is traced.
@@ -154,7 +155,9 @@ class SACLearner(TargetNetworkUpdates, Learner):
         return [TargetNetworkAPI, QNetAPI]
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
-        """Registers an Adam with eps 1e-7 for each of ``qf``, ``qf_twin`` (with twin_q), ``policy`` and ``alpha``."""
+        """Registers one Adam with eps 1e-7 per optimizer name: ``qf`` for the first critic, ``qf_twin`` for the second
+        critic (only with ``twin_q=True``), ``policy``, and ``alpha`` for the temperature.
+        """
         config = config or self.config_for(module_id)
         module: Any = self.template[module_id]
         if not self._has_loss_of_algorithm(module):
@@ -308,8 +311,9 @@ def _continuous_terms(
 def _discrete_terms(
     config: Any, batch: dict[str, Any], fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any
 ) -> tuple[Any, ...]:
-    """Computes the terms of SAC's losses for discrete actions, in the form of `_continuous_terms`. Soft values, policy
-    losses and temperature losses are expectations over all actions.
+    """Computes the terms of SAC's losses for discrete actions: Q-values of the taken actions, soft values of the next
+    states, and policy and temperature losses of each row. Soft values and both losses are expectations over all
+    actions. Returns a tuple with the same entries as `_continuous_terms`.
     """
     q_all, log_probs = fwd_out[QF_PREDS], fwd_out[ACTION_LOG_PROBS]
     q_twin_all = fwd_out[QF_TWIN_PREDS] if config.twin_q else None

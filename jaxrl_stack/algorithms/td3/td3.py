@@ -101,8 +101,8 @@ class TD3Config(OffPolicyConfig):
         return TD3Learner if self.bc_alpha is None else TD3BCLearner
 
     def traced_values(self) -> dict[str, Any]:
-        """Values of the traced settings, which compiled programs take as arguments. If `bc_alpha` is set (TD3+BC on
-        recorded data), `random_timesteps` is 0: no action is drawn uniformly at random.
+        """Values of the traced settings, which compiled programs take as arguments: ``{name: value}``. With `bc_alpha`
+        (TD3+BC on recorded data), the value of `random_timesteps` is 0, so that no action is drawn uniformly at random.
 
         TD3+BC samples nothing at the start of training, and its steps are recorded rows.
         """
@@ -113,8 +113,8 @@ class TD3Config(OffPolicyConfig):
 
     def static_value(self, name: str) -> float | None:
         """Value of the traced setting `name` if ``experimental(_static_settings=...)`` contains the name: the programs
-        then contain the value as a constant. Returns None for all other settings. If `bc_alpha` is set (TD3+BC on
-        recorded data), the constant for `random_timesteps` is 0: no action is drawn uniformly at random.
+        then contain the value as a constant. Returns None for all other settings. With `bc_alpha` (TD3+BC on recorded
+        data), the constant of `random_timesteps` is 0, so that no action is drawn uniformly at random.
         """
         value = super().static_value(name)
         return 0 if name == "random_timesteps" and value is not None and self.bc_alpha is not None else value
@@ -164,7 +164,9 @@ class TD3Step(OffPolicyStep):
 
     @classmethod
     def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
-        """Returns this class or, if `bc_alpha` is set, the training step for recorded transitions."""
+        """Returns the class of the training step for a config: this class, or a class that trains on recorded
+        transitions if `bc_alpha` is set.
+        """
         settings: Any = config
         return cls if settings.bc_alpha is None else OfflineTransitions.for_config(config)
 

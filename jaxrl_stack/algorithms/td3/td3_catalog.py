@@ -53,5 +53,5 @@ class TD3Catalog(SACCatalog):
         return MLPHeadConfig(**self._head_settings(), output_layer_dim=num_components).build(framework, rngs=rngs)
 
     def get_action_dist_cls(self, framework: str = "jax") -> type[Distribution]:
-        """`SquashedDeterministic`, actions in [-1, 1]."""
+        """`SquashedDeterministic`: deterministic actions in [-1, 1]."""
         return SquashedDeterministic

@@ -77,7 +77,9 @@ class TD3Learner(TargetNetworkUpdates, Learner):
         return [TargetNetworkAPI, QNetAPI]
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
-        """Registers an Adam with eps 1e-7 for each of ``qf``, ``qf_twin`` (with twin_q) and ``policy``."""
+        """Registers one Adam with eps 1e-7 per optimizer name: ``qf`` for the first critic, ``qf_twin`` for the second
+        critic (only with ``twin_q=True``), and ``policy``.
+        """
         config = config or self.config_for(module_id)
         module: Any = self.template[module_id]
         if not self._has_loss_of_algorithm(module):
@@ -125,7 +127,9 @@ class TD3Learner(TargetNetworkUpdates, Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> UpdateResult:
-        """Updates the target networks, and stores the policy's metrics. Pure; see `Learner.post_update`."""
+        """Updates the target networks. Adds to the metrics the policy's metrics from the last update that changed the
+        policy, and stores them in the learner state. Pure; see `Learner.post_update`.
+        """
         state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         due, kept = self._policy_is_due(state.num_updates), dict(state.extra[POLICY_METRICS])
         for mid, own in kept.items():
@@ -205,8 +209,8 @@ class TD3Learner(TargetNetworkUpdates, Learner):
         return {"policy": -module.compute_policy_values(batch)[1]}
 
     def _policy_loss(self, config: Any, means: dict[str, jax.Array]) -> jax.Array:
-        """Computes the policy loss from `means`, which contains the means of the terms in `_policy_rows`, and of other
-        losses and metrics. Removes from `means` the terms of the policy loss that are not metrics.
+        """Computes the policy loss from `means`, ``{name: mean over the batch}`` of all loss terms and metrics. Removes
+        from `means` the terms of the policy loss that are not metrics, because the caller logs the remaining entries.
         """
         return means.pop("policy")
 

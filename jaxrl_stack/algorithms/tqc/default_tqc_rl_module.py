@@ -68,7 +68,8 @@ class DefaultTQCRLModule(DefaultSACRLModule):
         return jnp.mean(self._critics(batch)[QF_PREDS], axis=(-2, -1))
 
     def forward_target(self, batch: dict[str, Any], squeeze: bool = True) -> jax.Array:
-        """Mean of the target networks' quantiles after truncation.
+        """Computes the target networks' Q-values: the mean over the quantiles of all target critics, without the
+        highest quantiles.
 
         Args:
             batch, squeeze: See `compute_q_values`.

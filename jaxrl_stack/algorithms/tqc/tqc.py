@@ -12,7 +12,8 @@ from jaxrl_stack.utils.notices import notice_once
 
 
 class TQCConfig(SACConfig):
-    """Settings of TQC (Kuznetsov et al., 2020, arXiv:2005.04269): SAC's settings and three more.
+    """Settings of TQC (Kuznetsov et al., 2020, arXiv:2005.04269): SAC's settings, and the numbers of critics, of
+    quantiles per critic, and of quantiles that the target leaves out.
 
     ::
 
