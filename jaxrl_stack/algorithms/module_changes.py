@@ -338,7 +338,7 @@ def ray_kept(driver: Driver) -> Iterator[None]:
 
 def _with_known_spaces(spec: RLModuleSpec, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> RLModuleSpec:
     """Sets a missing observation or action space in a new module's spec to the space of the policies that act for
-    agents. Raises a ValueError if no policy acts, or if the spaces of these policies differ.
+    agents. Raises a ValueError for a missing space if no policy acts or the acting policies have different spaces.
     """
     for i, name in enumerate(("observation_space", "action_space")):
         own = [pair[i] for pair in spaces.values()]

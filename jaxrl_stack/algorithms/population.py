@@ -157,8 +157,8 @@ class Population(Checkpointable):
         self._begin_files()
 
     def _begin_files(self) -> None:
-        """Creates new objects that save checkpoints and record commands. Creates no folder: the population's folder is
-        created when the first checkpoint is stored.
+        """Creates new objects that save checkpoints and record commands. Creates no folder: with
+        ``reporting(checkpoint_frequency=...)``, `train` creates the population's folder after its next iteration.
         """
         self.directory: Path | None = None
         self._commands = CommandLog(is_kept=self.config.checkpoint_frequency is not None)
@@ -238,8 +238,9 @@ class Population(Checkpointable):
 
     def _go_on(self, done: int, seconds: float) -> None:
         """Continues counting iterations and seconds from `done` and `seconds`, the values in a restored state. Marks
-        for removal the checkpoints that do not belong to the history of this state, such as checkpoints of later
-        iterations. Removes the table of the members' results (`MEMBERS_FILE`), which `learn` writes again at its end.
+        for removal this population's checkpoints that do not belong to the history of the restored state, such as
+        checkpoints of later iterations. Removes the table of the members' results (`MEMBERS_FILE`), which
+        `write_runs` writes again.
         """
         self._iterations.go_on(done, seconds, self.driver)
         self.stored_checkpoints.restored(self.iteration)
@@ -598,7 +599,8 @@ class Population(Checkpointable):
         **options: Unpack[AxisOptions],
     ) -> Any:
         """Draws a metric over the course of training: one line with a band for each combination of settings. The line
-        is the interquartile mean over the members with these settings, which differ in their seeds.
+        is the interquartile mean over all members with this combination. Without `hue`, these members differ only in
+        their seeds.
 
         Args:
             path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.

@@ -107,8 +107,8 @@ class _Game:
 
 
 def _label(player: Player) -> str:
-    """Short name of a player for the note in a video: the last part of a path or text, or the class name of a policy
-    object.
+    """Short name of a player for the note in a video: the last part of a path or text, or the class name of any other
+    player, such as a `Policy` or an `Algorithm`.
     """
     return os.path.basename(os.fspath(player)) if isinstance(player, str | os.PathLike) else type(player).__name__
 

@@ -50,13 +50,15 @@ class SavedCheckpoint:
 
 
 def config_to_store(config: AlgorithmConfig, module_map: ModuleMap) -> AlgorithmConfig:
-    """Config that a run's checkpoint stores. A `PolicyTable`, which maps agent ids to policy ids, replaces the user's
-    policy mapping function if each agent has the same policy in all episodes and the evaluation config cannot set
-    another environment. Otherwise, the config is unchanged.
+    """Config that a run's checkpoint stores. If each agent has the same policy in all episodes, a `PolicyTable`, which
+    maps agent ids to policy ids, replaces the user's policy mapping function, because checkpoints contain no code.
+
+    Returns `config` itself if the policies of agents differ between episodes, or if the user set no mapping function.
+    Also returns `config` if the evaluation config may set another environment, whose agents the table may lack.
 
     Args:
         config: The config of a run.
-        module_map: Policies of its agents.
+        module_map: Policies of the run's agents.
     """
     overrides = config.evaluation_config or {}
     others = isinstance(overrides, AlgorithmConfig) or not overrides.keys().isdisjoint(("env", "env_config"))

@@ -89,8 +89,8 @@ class CallbackList:
     def call_for_episode(
         self, name: str, env_index: int, episode: Any, *, env_runner: Any, metrics_logger: Any, **more: Any
     ) -> None:
-        """Calls the hook `name` for an episode. Passes the episode, its EnvRunner, and the environment, module and
-        metrics logger of this EnvRunner.
+        """Calls the hook `name` for an episode. Passes the episode, the index of its environment, its EnvRunner, the
+        EnvRunner's environment and module, and the metrics logger.
 
         Args:
             name: Name of the hook.
@@ -129,8 +129,8 @@ class CallbackList:
         return found
 
     def stateful_since(self, before: Mapping[str, bytes | None]) -> list[str]:
-        """Names of the callback classes whose objects have other attributes than in `before`, an earlier result of
-        `states` (pickled attributes by class). Objects that cannot be pickled count as changed.
+        """Class names of the callback objects whose attribute values have changed since `before`, an earlier result of
+        `states`. Objects whose attributes cannot be pickled count as changed.
 
         Args:
             before: Earlier result of `states`.

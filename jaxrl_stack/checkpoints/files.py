@@ -154,8 +154,8 @@ def write(
 
 
 def check_target(target: Path) -> None:
-    """Raises a ValueError if a path has other content than a checkpoint, because writing a checkpoint there would
-    destroy this content.
+    """Raises a ValueError if `target` is a file, or a folder that contains anything except a checkpoint. Writing a
+    checkpoint to this path would destroy the content.
     """
     problem = None
     for _ in range(6):
@@ -413,9 +413,8 @@ class Stored:
         return Component(content.get("class"), ctor, left_out, self.metadata)
 
     def code_written_here(self) -> dict[str, Any]:
-        """Classes and functions that this stored component and all components inside it name, ``{"module:Name": class
-        or function}``; {} if this process did not write the checkpoint. Loading needs no ``allow=`` for
-        this code.
+        """Classes and functions to which this stored component and all components inside it refer, ``{"module:Name":
+        class or function}``; {} if this process did not write the checkpoint. Loading needs no ``allow=`` for them.
         """
         file = self._file(CLASS_AND_CTOR_ARGS_FILE)
         return written_here(self._reading.text(file)) if file.is_file() else {}
@@ -496,7 +495,7 @@ class Stored:
 
 class _Reading:
     """Access to the files of one checkpoint while it is read, shared by all its components. Detects that the checkpoint
-    was replaced during reading, and limits the total size of the files that are read.
+    was replaced during reading, and limits the total size of the JSON files that are read.
 
     Args:
         path: Folder of the checkpoint.

@@ -38,8 +38,8 @@ class PPOCatalog(Catalog):
 
     @functools.cached_property
     def actor_critic_encoder_config(self) -> ActorCriticEncoderConfig:
-        """Config of the encoder that policy and value function share, or of two encoders with
-        ``vf_share_layers=False``; created at the first access.
+        """Config of the encoders of policy and value function, created at the first access. With
+        ``vf_share_layers=True``, policy and value function share one encoder; otherwise, each has a separate one.
         """
         return ActorCriticEncoderConfig(
             base_encoder_config=self.encoder_config,
@@ -54,7 +54,7 @@ class PPOCatalog(Catalog):
         return self.actor_critic_encoder_config.build(framework, rngs=rngs)
 
     def build_encoder(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """Always raises a ValueError, because PPO needs an encoder for policy and value function: use
+        """Always raises a ValueError, because PPO needs latents for both the policy and the value function. Use
         `build_actor_critic_encoder`.
         """
         raise ValueError("PPOCatalog has no build_encoder(): use build_actor_critic_encoder().")

@@ -118,8 +118,8 @@ class PPOLearner(AdaptiveKLCoefficient, Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> UpdateResult:
-        """Updates the KL coefficients, and adds the current entropy coefficient of each module with this learner's loss
-        to the metrics of the update.
+        """Updates the KL coefficients. Adds to the metrics the current entropy coefficient of each module that uses
+        this learner's loss.
         """
         state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         name, ids = LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY, self._ids_with_loss_of_algorithm

@@ -57,8 +57,8 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
         return initial_state_of(vars(self).get("encoder"))
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """`{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`: for each row, the action with the highest Q-value among the
-        actions that the action mask allows.
+        """`{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`: for each row, the action with the highest Q-value. If the
+        observations contain an action mask, only actions that the mask allows count.
         """
         outputs = self.compute_q_values(batch)
         actions = q_learning.greedy_actions(outputs[QF_PREDS], mask_of(batch[Columns.OBS]))

@@ -102,8 +102,8 @@ def register_adams(
 def log_critics(
     learner: Learner, module_id: str, batch: Mapping[str, Any], td_error: jax.Array, values: jax.Array
 ) -> None:
-    """Logs the highest and lowest Q-value of a batch as metrics. If the batch comes from a replay buffer, also logs the
-    TD errors, from which the buffer computes new priorities.
+    """Logs the highest and lowest Q-value of a batch as metrics. If the batch comes from a replay buffer, also logs
+    TD errors, from which a prioritized buffer computes new priorities: one per transition, or one number per sequence.
 
     Args:
         learner: The learner, whose loss is traced.

@@ -164,8 +164,8 @@ class TD3Step(OffPolicyStep):
 
     @classmethod
     def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
-        """Returns the class of the training step for a config: this class, or a class that trains on recorded
-        transitions if `bc_alpha` is set.
+        """Returns the class of the training step for a config. If `bc_alpha` is set, this is a class that trains on
+        recorded transitions; otherwise, it is `cls`.
         """
         settings: Any = config
         return cls if settings.bc_alpha is None else OfflineTransitions.for_config(config)

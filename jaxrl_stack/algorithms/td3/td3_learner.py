@@ -127,8 +127,9 @@ class TD3Learner(TargetNetworkUpdates, Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> UpdateResult:
-        """Updates the target networks. Adds to the metrics the policy's metrics from the last update that changed the
-        policy, and stores them in the learner state. Pure; see `Learner.post_update`.
+        """Updates the target networks. If this update changes a policy, stores the policy's metrics in the learner
+        state. Otherwise, reports the stored metrics of the last update that changed the policy. Pure; see
+        `Learner.post_update`.
         """
         state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         due, kept = self._policy_is_due(state.num_updates), dict(state.extra[POLICY_METRICS])
@@ -209,7 +210,7 @@ class TD3Learner(TargetNetworkUpdates, Learner):
         return {"policy": -module.compute_policy_values(batch)[1]}
 
     def _policy_loss(self, config: Any, means: dict[str, jax.Array]) -> jax.Array:
-        """Computes the policy loss from `means`, ``{name: mean over the batch}`` of all loss terms and metrics. Removes
+        """Computes the policy loss from `means`, ``{name of a loss term or metric: mean over valid rows}``. Removes
         from `means` the terms of the policy loss that are not metrics, because the caller logs the remaining entries.
         """
         return means.pop("policy")

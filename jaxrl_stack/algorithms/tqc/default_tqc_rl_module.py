@@ -68,8 +68,8 @@ class DefaultTQCRLModule(DefaultSACRLModule):
         return jnp.mean(self._critics(batch)[QF_PREDS], axis=(-2, -1))
 
     def forward_target(self, batch: dict[str, Any], squeeze: bool = True) -> jax.Array:
-        """Computes the target networks' Q-values: the mean over the quantiles of all target critics, without the
-        highest quantiles.
+        """Computes the target networks' Q-values: the mean over the pooled quantiles of all target critics, without the
+        highest quantiles (see `truncated`).
 
         Args:
             batch, squeeze: See `compute_q_values`.

@@ -13,7 +13,7 @@ from jaxrl_stack.utils.notices import notice_once
 
 class TQCConfig(SACConfig):
     """Settings of TQC (Kuznetsov et al., 2020, arXiv:2005.04269): SAC's settings, and the numbers of critics, of
-    quantiles per critic, and of quantiles that the target leaves out.
+    quantiles per critic, and of highest quantiles per critic that the target leaves out.
 
     ::
 
