@@ -20,8 +20,8 @@ def with_shared_attributes(
     path: str | os.PathLike[str],
     acts_only: bool = False,
 ) -> Mapping[str, Any]:
-    """Restricts a module's stored state to attributes that the module has, and adds the module's values of attributes
-    that the stored state lacks.
+    """Returns a module's stored state, adapted to the attributes of the module that loads the state: without stored
+    attributes that the module lacks, and with the module's values of attributes that the stored state lacks.
 
     This loads the encoder and policy of a module without value function into an actor-critic, or the policy and critics
     of IQL into SAC, without IQL's value function. A notice names these attributes.
@@ -52,9 +52,9 @@ def with_shared_attributes(
 def share_attributes(
     state: dict[str, Any], own: Mapping[str, Any], names: Sequence[str], path: str | os.PathLike[str]
 ) -> None:
-    """Adapts the stored states of modules to the attributes of the owner's modules with the same ids: removes stored
-    attributes that the owner's module lacks, and adds this module's values of attributes that are not stored. See
-    `with_shared_attributes` for states that do not change.
+    """Adapts the stored states of modules to the attributes of the modules that load them. For each module id, removes
+    stored attributes that the loading module lacks, and adds the loading module's values of attributes that are not
+    stored. `with_shared_attributes` tells which states do not change.
 
     Args:
         state: Stored state of an owner of modules, with only the values at `names`; changed in place.
@@ -75,7 +75,9 @@ def share_attributes(
 
 
 def _attribute_of(ref: str) -> str:
-    """Name of the module's attribute that contains the array `ref`, such as "encoder" for ``"encoder/kernel"``."""
+    """Name of the module's attribute that contains the array at the path `ref`, such as "encoder" for
+    ``"encoder/kernel"``.
+    """
     return ref.partition("/")[0]
 
 

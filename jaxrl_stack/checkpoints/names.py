@@ -18,7 +18,7 @@ PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".npy", ".npz")
 
 
 def is_part_name(name: Any) -> bool:
-    """Whether a name is valid for a component, which becomes a folder name."""
+    """Whether a name is valid for a component of a checkpoint. The name becomes the name of a folder."""
     return (
         isinstance(name, str)
         and PART_NAME.fullmatch(name) is not None
@@ -35,6 +35,8 @@ def leads_out(path: Path, name: str) -> ValueError:
 
 
 def short(value: Any) -> str:
-    """Converts a value from a damaged file to a text for error messages; shortens it to about 100 characters."""
+    """Returns the ``repr`` of a value for error messages, cut to about 100 characters. Values from damaged files may be
+    long.
+    """
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."

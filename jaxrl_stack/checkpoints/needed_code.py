@@ -1,4 +1,6 @@
-"""Search for the classes and functions that a checkpoint needs from the caller, before building anything."""
+"""Search for the classes and functions to which a checkpoint refers and which the caller must allow. The search runs
+before any object of the checkpoint is built.
+"""
 
 from __future__ import annotations
 
@@ -75,8 +77,8 @@ class NeededCode:
             pass
 
     def add(self, node: Any, name: str = "") -> None:
-        """Finds the classes and functions that a JSON node names, see `code_in`. Adds each one to the code that the
-        caller must allow, if it is not allowed yet.
+        """Finds the classes and functions that a JSON node names (see `code_in`). Adds each class or function to the
+        code that the caller must allow, if it is not allowed yet.
         """
         for path, bases in code_in(node, name):
             self.add_class(path, *bases)

@@ -26,7 +26,7 @@ def checkpoints_in(
     directory: str | os.PathLike[str], *, metadata_file: str = ALGORITHM_METADATA_FILE
 ) -> dict[int, Path]:
     """Returns the complete checkpoints in a run's directory, ``{number in the folder's name: path}``, the oldest first;
-    {} without a directory.
+    {} if the directory does not exist.
 
     Args:
         directory: Folder of a run of ``jaxrl train`` or of ``reporting(results_dir=...)``, or of a trial of Tune.
@@ -72,7 +72,8 @@ def run_and_iteration(path: str) -> tuple[Path, int] | None:
 
 
 def stored_iteration(path: str | os.PathLike[str]) -> Path:
-    """Converts ``RUN@35`` to the path of that checkpoint in the folder of the run; returns other paths unchanged.
+    """Converts ``RUN@35`` to the path of the checkpoint of iteration 35 in the folder of the run; returns other paths
+    unchanged.
 
     Raises:
         FileNotFoundError: If the iteration is not stored.

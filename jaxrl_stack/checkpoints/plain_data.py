@@ -1,4 +1,4 @@
-"""Conversion of values to JSON and arrays, and back, for checkpoints. They contain data only, no code."""
+"""Conversion of values to JSON and arrays, and back, for checkpoints. Checkpoints contain data only, no code."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Plain:
     """Base class of objects that convert themselves to data that a checkpoint can store, and back."""
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns the data of this object for `from_plain`, ``{name: value}``, with values of all types that `Encoder`
-        supports.
+        """Returns the data of this object, ``{name: value}``, from which `from_plain` builds the object. Each value
+        must have a type that `Encoder` supports.
         """
         raise NotImplementedError
 
@@ -84,7 +84,8 @@ class Constructible:
 
 
 class Encoder:
-    """Converts values to JSON, as checkpoints and command logs store them; arrays are collected separately.
+    """Converts values to JSON, as checkpoints and command logs store them. The JSON refers to arrays by name; the
+    attribute `arrays` collects the arrays.
 
     Args:
         leave_out: Record values that are not data in `left_out`, instead of raising.
@@ -230,8 +231,8 @@ class Encoder:
 
 
 def code_named_by(*values: Any) -> list[Any]:
-    """Finds the classes and functions in values, such as a config. They are trusted, because the caller passes the
-    values.
+    """Returns the classes and functions in values, such as a config. When a checkpoint is loaded, this code is trusted
+    as if `allow` listed it, because the caller passes the values.
 
     Args:
         *values: Values that `Encoder` supports; lambdas and other objects that are not data are skipped.

@@ -39,8 +39,8 @@ class Remote:
         return f"{self.path}.new"
 
     def send(self, write_local: Callable[[Path], None]) -> None:
-        """Writes a checkpoint to a temporary local folder and copies it to this remote path; the copy replaces the
-        earlier checkpoint when complete.
+        """Writes a checkpoint to a temporary local folder and uploads the folder to this remote path. The new
+        checkpoint replaces the earlier checkpoint only after all files are uploaded.
         """
         with tempfile.TemporaryDirectory(prefix="checkpoint_") as folder:
             local = Path(folder) / "it"
@@ -165,7 +165,8 @@ def _name_below(base: str, path: str) -> str:
 
 
 def located(path: Any, filesystem: Any) -> tuple[str, Any]:
-    """Returns ``(path, filesystem)`` of a folder, or of an object that has a path.
+    """Returns ``(path, filesystem)`` of a folder. Instead of the folder, the argument can be an object with an
+    attribute `path`, such as Ray's ``Checkpoint``.
 
     Args:
         path: The folder; an object with a `path` and perhaps a `filesystem`, such as Ray's ``Checkpoint``; or an object
@@ -182,7 +183,9 @@ def located(path: Any, filesystem: Any) -> tuple[str, Any]:
 
 
 def place_of(path: str | os.PathLike[str], filesystem: Any) -> Remote | Path:
-    """Converts a path to a `Remote`, or to a local path if the file system is local and so gives more guarantees."""
+    """Converts a path to a `Remote`. If the file system is local, returns a local path instead, because local folders
+    can be renamed, which makes replacing a checkpoint safer.
+    """
     text = os.fspath(path)
     if filesystem is None:
         if "://" not in text:

@@ -38,8 +38,8 @@ class Saves:
         threading._register_atexit(self.wait)  # pyright: ignore[reportAttributeAccessIssue]
 
     def run(self, path: str, task: Callable[[], None], blocking: bool) -> None:
-        """Runs a task that saves a checkpoint, in this thread (`blocking`) or in the background thread; tasks for the
-        same path run in order.
+        """Runs a task that saves a checkpoint. If `blocking` is True, the calling thread runs the task, otherwise the
+        background thread. Tasks for the same path run in order.
         """
         if blocking:
             self.wait(path)
@@ -75,7 +75,7 @@ class Saves:
         return self._finished.get(path)
 
     def raise_failed(self) -> None:
-        """Raises the errors of background saves that have ended."""
+        """Raises an error if any completed background save has failed; does not wait for saves in progress."""
         self._collect(lambda key, future: future.done())
 
     def _collect(self, is_wanted: Callable[[str, concurrent.futures.Future[None]], bool]) -> None:

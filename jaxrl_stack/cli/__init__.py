@@ -22,7 +22,7 @@ _FILES = {"list": "listing", "compare": "plot", "verify": "rewind", "diff": "rew
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the ``jaxrl`` command in the arguments, and returns the exit code.
+    """Runs the ``jaxrl`` command that the command-line arguments name, and returns the exit code.
 
     Args:
         argv: Arguments after the program's name; None for the process's arguments.

@@ -48,7 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _described(data: Dataset) -> dict[str, Any]:
-    """Returns the origin of recorded data as a dict: number of files, environment, seed, spaces and versions."""
+    """Returns metadata of recorded data as a dict: number of files, environment, seed, observation space, action space
+    and versions.
+    """
     info = data.info
     return {
         "num_files": sum(reader.num_files for _, reader in data.readers),
@@ -87,8 +89,8 @@ def _print(data: Dataset, found: Summary) -> None:
 
 
 def _by_component(found: Summary) -> list[Any]:
-    """Returns, for each histogram of actions in the summary, the moments (mean, standard deviation, ...) of these
-    actions; None for discrete actions.
+    """Returns a list with one item for each histogram of actions in the summary: the moments (mean, standard deviation,
+    ...) of these actions, or None if the actions are discrete.
     """
     moments = iter(found.action_moments)
     return [None if own.edges is None else next(moments) for own in found.actions]

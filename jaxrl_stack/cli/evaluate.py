@@ -103,7 +103,8 @@ def _estimate(arguments: argparse.Namespace) -> int:
 def restored_for_evaluation(
     path: pathlib.Path, config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any]
 ) -> Algorithm:
-    """Restores the algorithm of a checkpoint for evaluation; `settings` replace single evaluation settings of `config`.
+    """Restores the algorithm of a checkpoint for evaluation. The entries of `settings` replace the evaluation settings
+    of `config` that have the same names.
 
     Args:
         path: The checkpoint.

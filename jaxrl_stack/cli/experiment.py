@@ -116,8 +116,9 @@ _SPACE = re.compile(r"(uniform|loguniform|randint|lograndint)\((.*)\)")
 
 
 def swept(assignments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Splits ``--set`` options into a pair. First: ``{setting: values}`` of options with several values
-    (``lr=1e-4,3e-4``) or a Ray Tune search space (``lr=loguniform(1e-5,1e-2)``). Second: list of the other options.
+    """Separates ``--set`` options that sweep a setting from the other options. Returns ``({setting: values or search
+    space}, list of the other options)``. An option sweeps a setting if it has several values (``lr=1e-4,3e-4``) or a
+    Ray Tune search space (``lr=loguniform(1e-5,1e-2)``).
 
     Entries of ``env_config`` get the names of `run_sweep`, such as ``env_config/gravity`` for ``env_config.gravity``.
 
@@ -149,7 +150,7 @@ def swept(assignments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _search_space(assignment: str, kind: str, text: str) -> Any:
-    """Parses a Ray Tune search space, such as ``loguniform(1e-5,1e-2)``.
+    """Converts the text of a Ray Tune search space, such as ``loguniform(1e-5,1e-2)``, to Ray Tune's object.
 
     Raises:
         CliError: If it does not have two bounds, the lower one first.
@@ -264,8 +265,8 @@ def config_for_checkpoint(path: str, arguments: argparse.Namespace) -> Algorithm
 
 
 def load_checkpoint_player(path: str, arguments: argparse.Namespace) -> LoadedPlayer:
-    """Loads the policy from a checkpoint of an algorithm or a policy. Also returns the algorithm's config; None if it
-    is unknown.
+    """Loads the policy from a checkpoint of an algorithm or of a policy. Returns the policy and the algorithm's config,
+    or None in place of an unknown config.
 
     Args:
         path: The checkpoint.
@@ -331,7 +332,8 @@ def _text(path: pathlib.Path, option: str) -> str:
 
 
 def python_experiment(path: pathlib.Path, option: str | None = None) -> tuple[AlgorithmConfig, dict[str, Any] | None]:
-    """Runs a user's Python file and returns its variables `config` and, if defined, `stop` (stop criteria).
+    """Runs a user's Python file and returns the values of the file's variables `config` and `stop`. `stop` contains the
+    stop criteria; None if the file does not define `stop`.
 
     Args:
         path: The file.

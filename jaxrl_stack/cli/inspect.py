@@ -1,4 +1,6 @@
-"""``jaxrl inspect``: repeats a training iteration of a run, and shows its losses, gradients and episodes."""
+"""``jaxrl inspect``: runs a training iteration of a run again, and shows the losses, gradients and episodes of this
+iteration.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from jaxrl_stack.cli.rewind import code_of
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the losses, gradients and episodes of a repeated iteration, or writes them to a file.
+    """Runs a training iteration of a run again. Prints the losses, gradients and episodes of this iteration, or writes
+    them to a file.
 
     Raises:
         CliError: If the run or the iteration does not exist, or cannot be run again.

@@ -8,8 +8,8 @@ from jaxrl_stack.cli.common import CliError, one_line
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints algorithms, environments or both; or the environments of one suite; or the tuned settings of
-    algorithms.
+    """Prints the list that the options select: algorithms, environments, both, the environments of one suite (such as
+    ``gymnax``), or the tuned settings of algorithms.
     """
     from jaxrl_stack.algorithms.registry import ALGORITHMS, tuned_evidence
 
@@ -44,7 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list_suite(prefix: str) -> int:
-    """Prints a line for each environment as soon as it is created, because creating some environments takes
+    """Prints one line per environment of a suite, a group of environments whose ids have the same prefix, such as
+    ``gymnax/``. Prints each line as soon as the environment is created, because creating some environments takes
     seconds or loads data.
     """
     from jaxrl_stack.env.registry import GYMNAX_IDS, resolve_env

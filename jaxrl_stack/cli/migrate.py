@@ -1,4 +1,4 @@
-"""``jaxrl migrate``: rewrites scripts for RLlib for this package."""
+"""``jaxrl migrate``: rewrites RLlib scripts so that they use this package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``jaxrl new``: writes a program as a starting point."""
+"""``jaxrl new``: writes the skeleton of a training program to a new Python file."""
 
 from __future__ import annotations
 

@@ -806,7 +806,9 @@ def _complete(names: Callable[..., list[str]], *actions: argparse.Action) -> Non
 
 
 def _algorithms(prefix: str, **kwargs: Any) -> list[str]:
-    """Names of all algorithms, and ``file``, for shell completion; `argcomplete` filters them by `prefix`."""
+    """Names of all algorithms, and the word ``file``, for shell completion; `argcomplete` filters this list by
+    `prefix`.
+    """
     from jaxrl_stack.algorithms.registry import ALGORITHMS
 
     return [*ALGORITHMS, "file"]

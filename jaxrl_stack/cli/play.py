@@ -24,7 +24,8 @@ _MARKS = "XO" + "abcdefghijklmnopqrstuvwyz"
 
 
 def run(arguments: argparse.Namespace, ask: Callable[[str], str] = input) -> int:
-    """Plays one episode, or one game against the policy.
+    """Lets a person at the terminal play: one game against the policy if the environment has two agents, or one episode
+    if the environment has one agent.
 
     Args:
         arguments: The options.
@@ -68,7 +69,9 @@ def run(arguments: argparse.Namespace, ask: Callable[[str], str] = input) -> int
 
 
 def _play_game(policy: Policy, table: GameTable, arguments: argparse.Namespace, ask: Callable[[str], str]) -> int:
-    """Plays a game of two agents and prints who wins. The person plays the agent `hero`, the policy plays `rival`."""
+    """Plays a game of two agents and prints who wins. The person acts for the environment's first agent (`hero`), the
+    policy for the second (`rival`).
+    """
     import jax.numpy as jnp
 
     from jaxrl_stack.utils.streams import Stream, named, stream_key
@@ -200,7 +203,7 @@ def _legal(obs: Any, policy: Policy) -> list[int]:
 
 
 def _mask_key(policy: Policy) -> str | None:
-    """Observation key of the action mask; None without a mask."""
+    """Key of the action mask in the policy's observations; None if the observations have no action mask."""
     return mask_key_of(policy.observation_space, policy.action_space)
 
 

@@ -1,4 +1,4 @@
-"""``jaxrl record``: records episodes of a checkpoint's policy as files of steps."""
+"""``jaxrl record``: runs episodes with a checkpoint's policy, and records every step to files."""
 
 from __future__ import annotations
 

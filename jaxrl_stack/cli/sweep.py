@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Trains all combinations of the swept settings, and prints a table of their final performance; with ``--out`` also
-    draws them.
+    """Trains all combinations of the swept settings, and prints a table of their final performance. With ``--out``,
+    also writes a figure of the learning curves.
 
     Raises:
         CliError: If an option, a setting or a file is invalid.

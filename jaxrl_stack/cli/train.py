@@ -98,7 +98,7 @@ def _require_server(address: str) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """First sentence of an error."""
+    """First sentence of an error's message, without the final period."""
     return one_line(str(error)).partition(". ")[0].rstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""Method calls of RLlib's old stack and of other packages, with their replacements."""
+"""Errors for calls of methods of RLlib's old API stack and of other packages; the errors name the replacements."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ FOREIGN_MEMBERS = {
 
 
 class AnsweringClass(abc.ABCMeta):
-    """Metaclass whose errors name replacements for class methods of other packages, such as ``PPO.load(path)``."""
+    """Metaclass of `Algorithm`. If a script uses a class method of another package that `Algorithm` lacks, such as
+    ``PPO.load(path)``, raises an error that names the replacement.
+    """
 
     if not TYPE_CHECKING:
 

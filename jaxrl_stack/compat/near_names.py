@@ -1,4 +1,4 @@
-"""Errors for misspelt names of packages, with the nearest name."""
+"""Import errors for misspelt names in this package; each error suggests the most similar name."""
 
 from __future__ import annotations
 

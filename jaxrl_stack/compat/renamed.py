@@ -10,7 +10,8 @@ from typing import Any
 def absent_or_renamed(
     module: str, *, absent: Mapping[str, str] = {}, gone: Mapping[str, str] = {}, renamed: Mapping[str, Any] = {}
 ) -> Callable[[str], Any]:
-    """Creates the `__getattr__` of a module for names of RLlib that the module does not have.
+    """Creates the `__getattr__` of a module for names of RLlib that the module does not have: a renamed name returns
+    the replacement with a warning, other names raise an error.
 
     It raises an ImportError for a name in `absent` or `gone`, and an AttributeError for an unknown one.
 
@@ -36,9 +37,8 @@ def absent_or_renamed(
 
 
 def old_members(instead: Mapping[str, str], foreign: Mapping[str, str] = {}) -> Callable[[Any, str], Any]:
-    """Creates the `__getattr__` of a class for removed members that RLlib's scripts use.
-
-    It raises an AttributeError that names the replacement.
+    """Creates a `__getattr__` method for a class: access to a removed member that RLlib's scripts use raises an
+    AttributeError that names the replacement.
 
     Args:
         instead: Names of removed members -> sentences with the replacement.

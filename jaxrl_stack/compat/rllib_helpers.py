@@ -82,7 +82,8 @@ def add_mixins(base: type, mixins: Sequence[type] | None, reversed: bool = False
 def deprecation_warning(
     old: str, new: str | None = None, *, help: str | None = None, error: bool | type[Exception] | None = None
 ) -> None:
-    """Issues a deprecation warning for an old name; with `error`, raises an exception instead.
+    """Issues a deprecation warning for an old name. If `error` is True or an exception class, raises an exception
+    instead.
 
     Args:
         old: The old name.

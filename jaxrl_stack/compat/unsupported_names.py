@@ -1,4 +1,6 @@
-"""Unsupported names of RLlib: scripts can import and subclass them; calls raise an error that names the replacement."""
+"""Names of RLlib that this package does not support. Scripts can import and subclass these names; calling them raises
+an error that names the replacement.
+"""
 
 from __future__ import annotations
 
@@ -252,7 +254,9 @@ class UnsupportedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Adds the placeholder classes of unsupported names to the module."""
+        """Fills the imported module: adds a ``__getattr__`` that returns placeholder classes for unsupported names of
+        RLlib.
+        """
         module.__doc__ = "RLlib's path to names that are not here yet."
         vars(module)["__getattr__"] = stand_ins(module.__name__)
         vars(module)["__all__"] = [name for place, name, _ in PLACES if name and place == module.__name__]

@@ -1,3 +1,3 @@
-"""Connectors: transforms of data between environment, module and learner, chained to pipelines; pure functions that can
-be compiled.
+"""Connectors transform data between environment, module and learner; pipelines chain them. Connectors that are pure
+functions can be compiled.
 """

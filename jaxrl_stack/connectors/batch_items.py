@@ -82,8 +82,8 @@ def single_agent_episode_iterator(
 def add_batch_item(
     batch: dict[str, Any], column: str, item_to_add: Any, single_agent_episode: SingleAgentEpisode | None = None
 ) -> None:
-    """Appends an item to the list ``batch[column][(episode id,)]``, or to the list ``batch[column]`` if no episode is
-    given.
+    """Appends an item to a column of the batch: to the list ``batch[column][(episode id,)]`` if an episode is given
+    (see `episode_key`), otherwise to the list ``batch[column]``.
 
     Args:
         batch: Changed in place.

@@ -264,8 +264,8 @@ class ConnectorPipelineV2(PureConnector):
 
     @property
     def host_connectors(self) -> dict[str, ConnectorV2]:
-        """Host connectors by name: those that override RLlib's ``__call__`` and run on the host. Names in nested
-        pipelines are ``"outer/inner"``.
+        """Host connectors of this pipeline, ``{name: connector}``. Host connectors override RLlib's ``__call__`` and
+        run on the host. Connectors in nested pipelines have names such as ``"outer/inner"``.
         """
         return {name: connector for name, connector in self._flat_members() if connector.is_host_connector}
 
@@ -367,8 +367,8 @@ class ConnectorPipelineV2(PureConnector):
         return self._whole().merge(state, axis_name)
 
     def rebatch(self, state: dict[str, Any], num_envs: int) -> dict[str, Any]:
-        """Returns the connectors' states for a new set of environments: statistics are kept, per-environment values
-        start again.
+        """Returns the connectors' states for a new set of environments. Statistics do not change, and per-environment
+        values get their initial values.
         """
         return self._whole().rebatch(state, num_envs)
 
@@ -445,8 +445,9 @@ class ConnectorPipelineV2(PureConnector):
         return batch
 
     def _handed_over(self, columns: dict[str, Any], rl_module: Any, episodes: Sequence[Any]) -> dict[str, Any]:
-        """Converts the columns after the last connector to the result of `__call__`; returns them unchanged by default.
-        `episodes` is the argument of `__call__`, or [] if the call received a batch. Subclasses override this method.
+        """Converts the columns after the last connector to the result of `__call__`. By default returns `columns`
+        unchanged; subclasses may override this method. `episodes` are the episodes that `__call__` received, or [] if
+        `__call__` received a batch.
         """
         return columns
 
@@ -502,7 +503,9 @@ class ConnectorPipelineV2(PureConnector):
         return list(self._members)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns constructor arguments ``(args, kwargs)`` that create an equal pipeline of the same connectors."""
+        """Returns constructor arguments ``(args, kwargs)`` that create an equal pipeline, with the same connectors,
+        connector names and input spaces.
+        """
         args, kwargs = super().get_ctor_args_and_kwargs()
         return args, {**kwargs, "connectors": self.connectors, "names": self.names}
 

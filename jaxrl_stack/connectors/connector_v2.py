@@ -94,8 +94,9 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @classmethod
     def _form(cls) -> type[ConnectorV2] | None:
-        """Returns the base class to add to a new subclass: `PureConnector` if it overrides ``apply``, else
-        `HostConnector` if it overrides ``__call__``. Returns None if it needs no additional base class.
+        """Returns the base class that a new connector class needs: `PureConnector` if the connector overrides
+        ``apply``, else `HostConnector` if the connector overrides ``__call__``. Returns None if the connector needs no
+        additional base class.
         """
         for base in cls.__mro__:
             names = vars(base)
@@ -145,7 +146,7 @@ class ConnectorV2(Checkpointable, Constructible):
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def acts_for(self, agents: Collection[Any] | None, known: Collection[Any]) -> bool:
-        """Whether the env-to-module pipeline of a module that acts for `agents` contains this connector; True by
+        """Whether this connector belongs in the env-to-module pipeline of a module that acts for `agents`; True by
         default.
 
         Args:
@@ -196,7 +197,7 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @property
     def input_observation_space(self) -> gym.Space | None:
-        """Space of the input observations. Setting it recomputes the output spaces."""
+        """Space of the input observations. An assignment to this property recomputes the output spaces."""
         return self._input_observation_space
 
     @input_observation_space.setter
@@ -205,7 +206,7 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @property
     def input_action_space(self) -> gym.Space | None:
-        """Action space of the environment. Setting it recomputes the output spaces."""
+        """Action space of the environment. An assignment to this property recomputes the output spaces."""
         return self._input_action_space
 
     @input_action_space.setter
@@ -297,9 +298,9 @@ class ConnectorV2(Checkpointable, Constructible):
         return False
 
     def earlier_frames(self, state: Any) -> Any:
-        """Returns the frames before the next observation from the state of a frame-stacking connector, concatenated:
-        ``[B, ..., (n - 1) * C]``, for n = `num_stacked_frames` > 1 frames with C channels each. Works only in pipelines
-        of one module.
+        """Returns the earlier frames that a frame-stacking connector will stack with the next observation, ``[B, ...,
+        (n - 1) * C]``. n is `num_stacked_frames`, which must be above 1, and C is the number of channels of a frame.
+        `state` is the state of the connector. Works only in pipelines of one module.
         """
         raise NotImplementedError
 
@@ -334,7 +335,8 @@ class ConnectorV2(Checkpointable, Constructible):
         return state
 
     def rebatch(self, state: Any, num_envs: int) -> Any:
-        """Returns the state for a new set of environments: statistics are kept, per-environment values start again.
+        """Returns the state for a new set of environments. Statistics do not change, and per-environment values get
+        their initial values.
 
         The default, ``init(num_envs)``, is right for a connector that keeps no statistics.
         """
@@ -389,8 +391,8 @@ class ConnectorV2(Checkpointable, Constructible):
         )
 
     def _resize(self, num_envs: int, all_reset: bool) -> None:
-        """Creates this connector's state in host memory for `num_envs` environments, or converts a state for another
-        number of environments. By default does nothing.
+        """Prepares this connector's state in host memory for `num_envs` environments: creates the state, or converts
+        the existing state if the number of environments has changed. By default does nothing.
 
         Args:
             num_envs: New number of environments.
@@ -413,7 +415,8 @@ class ConnectorV2(Checkpointable, Constructible):
         self._state = None
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Merges the ``get_state()`` results of several EnvRunners; statistics count each observation once.
+        """Merges the ``get_state()`` results of several EnvRunners into one state, in which statistics count each
+        observation once.
 
         Returns:
             A state for ``set_state``. Empty by default: per-env state of different runners cannot be merged.
@@ -465,8 +468,8 @@ class HostConnector(ConnectorV2):
     is_host_connector = True
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Calls ``__call__`` on arrays while JAX traces, if the connector comes after the conversion of episodes to
-        arrays.
+        """Calls ``__call__`` on the arrays in `batch` while JAX traces. Learner pipelines do this for host connectors
+        after the conversion of episodes to arrays; these connectors cannot read episodes.
 
         Raises:
             TypeError: ``__call__`` read the episodes, returned no dict, or changed an attribute of the connector: it
@@ -593,8 +596,8 @@ class PureConnector(ConnectorV2):
         self._state, self._num_envs = restored, num_envs
 
     def _fitting_num_envs(self, restored) -> int:
-        """Returns a number of environments for which ``init(num_envs)`` has the same shapes as the restored state;
-        tries the current number first.
+        """Returns a number of environments for which ``init(num_envs)`` has the same shapes as the restored state.
+        Tries the current number first; raises a ValueError if no number fits.
         """
         problem = shape_problem(self.state, restored)
         candidates = sorted({np.shape(leaf)[0] for leaf in jax.tree.leaves(restored) if np.ndim(leaf)})

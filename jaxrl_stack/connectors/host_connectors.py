@@ -111,8 +111,8 @@ def run_host_connectors_of_learner(
 
 
 def columns_of_episodes(columns: dict[str, dict[tuple, list[Any]]], episodes: Episodes) -> list[dict[str, Any]]:
-    """Converts the columns that host connectors added, a result of `run_host_connectors_of_learner`, to arrays for each
-    episode.
+    """Converts the result of `run_host_connectors_of_learner`, the columns that host connectors added, to arrays for
+    each episode.
 
     Args:
         columns: ``{column: {(episode id,): [items]}}``, for each chunk as many items as it has steps, in order, or
@@ -180,8 +180,8 @@ def _rows_by_chunk(name: str, data: dict[tuple, list[Any]], episodes: Episodes) 
 def _items_of_chunks(
     items: list[Any], chunks: Mapping[int, SingleAgentEpisode]
 ) -> Iterator[tuple[list[int], list[Any]]]:
-    """Yields ``(indices of an episode's chunks, items of a column for these chunks)``: separately for each chunk if
-    each item's chunk is known, otherwise for all chunks at once.
+    """Yields pairs ``(indices of chunks, items of these chunks)`` for the items of an episode in a batch column. Yields
+    one pair per chunk if the chunk of every item is known, otherwise one pair with all chunks and all items.
 
     Args:
         items: Items of an episode.

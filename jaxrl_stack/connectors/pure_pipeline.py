@@ -160,8 +160,8 @@ class PurePipeline:
         return per_env_leaves(self.init)
 
     def rebatch(self, state: dict[str, Any], num_envs: int) -> dict[str, Any]:
-        """Returns the states of all connectors for a new set of ``num_envs`` environments: statistics are kept,
-        per-environment values start again.
+        """Returns the states of all connectors for a new set of ``num_envs`` environments. Statistics do not change,
+        and per-environment values get their initial values.
         """
         return {name: jax.tree.map(strong_array, own.rebatch(state[name], num_envs)) for name, own in self.members}
 

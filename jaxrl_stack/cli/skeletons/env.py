@@ -1,4 +1,4 @@
-"""JAX environment, and PPO in it: a corridor in which an episode ends at the right end.
+"""JAX environment of a corridor, in which an episode ends at the right end, and PPO that trains in this environment.
 
 jaxrl train file skeleton.py
 """
@@ -33,7 +33,7 @@ class SkeletonEnv(AutoResetJaxEnv):
         return self._observe(state), state
 
     def step_env(self, key, state, action, params):
-        """Makes one step. At the end of an episode, the next one starts automatically."""
+        """Makes one step. `JaxEnv` calls `reset_env` after the last step of an episode."""
         position = jnp.clip(state["position"] + jnp.where(action == 1, 1, -1), 0, self.length)
         state = {"position": position, "time": state["time"] + 1}
         reward = -1.0

@@ -64,8 +64,8 @@ class FlattenObservations(ConnectorV2):
         return gym.spaces.Dict({mid: flat[mid] if mid in self._agent_ids else own for mid, own in spaces.items()})
 
     def acts_for(self, agents: Collection[Any] | None, known: Collection[Any]) -> bool:
-        """Whether the env-to-module pipeline of a module that acts for `agents` contains this connector: True if the
-        constructor got no ``agent_ids``, or if ``agent_ids`` contains all of the module's agents.
+        """Whether this connector belongs in the env-to-module pipeline of a module that acts for `agents`: True if this
+        connector has no ``agent_ids`` (argument of the constructor), or if ``agent_ids`` contains all of `agents`.
 
         Raises:
             ValueError: ``agent_ids`` contains only some of the module's agents, or an agent that is not in `known`; or

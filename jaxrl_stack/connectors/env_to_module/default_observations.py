@@ -48,8 +48,8 @@ class DefaultObservations(FlattenObservations):
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         """Returns the space after the connector: images and the action mask keep their spaces, and the other parts of
-        the observation become one-dimensional float32 Boxes. A large Discrete becomes a Discrete that starts at 0; see
-        `flatten_space_beside_images`.
+        the observation become one-dimensional float32 Boxes. A Discrete with many values may instead become a Discrete
+        that starts at 0; see `flatten_space_beside_images`.
         """
         return self._map_spaces(self._prepared_space, input_observation_space)
 

@@ -22,7 +22,7 @@ from jaxrl_stack.utils.spaces import with_parts
 
 
 class MeanStdFilter(ConnectorV2):
-    """Normalises observations by the running mean and standard deviation, which include the current batch.
+    """Normalises observations by their running mean and standard deviation, which already include the current batch.
 
     Without normalisation it only clips: ``MeanStdFilter(de_mean_to_zero=False, de_std_to_one=False,
     update_stats=False, clip_by_value=5.0)``.
@@ -181,7 +181,9 @@ class MeanStdFilter(ConnectorV2):
         return {key: {**own, "base": known[key]["base"]} for key, own in state.items()}
 
     def _map_boxes(self, function: Callable, space: Any, observation: Any) -> Any:
-        """Applies ``function(path, part)`` to every Box in an observation, except the action mask."""
+        """Returns an observation in which ``function(path, value)`` replaces the value of every Box except the action
+        mask; values of other spaces do not change.
+        """
         key = self._mask_key(space)
         if key is None:
             return _map_boxes(function, space, observation)
@@ -189,7 +191,9 @@ class MeanStdFilter(ConnectorV2):
         return {key: observation[key], OBSERVATIONS: rest}
 
     def _empty(self, space: Any) -> dict[str, running_statistics.RunningStatistics]:
-        """Returns empty statistics for every Box in a space, by path: ``"obs"``, or ``"obs/key"`` in a Dict."""
+        """Returns empty statistics for every Box in a space except the action mask, ``{path: statistics}``. A path is
+        ``"obs"``, or ``"obs/key"`` in a Dict.
+        """
         empty = {}
         self._map_boxes(lambda path, box: empty.update({path: running_statistics.init(box.shape)}), space, space)
         return empty
@@ -213,7 +217,9 @@ class RecordedMeanStdFilter(MeanStdFilter):
 
 
 def _map_boxes(function: Callable, space, observation: Any, path: str = Columns.OBS) -> Any:
-    """Applies ``function(path, part)`` to every Box in an observation; parts with other spaces do not change."""
+    """Returns an observation in which ``function(path, value)`` replaces the value of every Box; values of other spaces
+    do not change.
+    """
     if isinstance(space, gym.spaces.Dict):
         return {key: _map_boxes(function, sub, observation[key], f"{path}/{key}") for key, sub in space.items()}
     if isinstance(space, gym.spaces.Tuple):
@@ -222,5 +228,7 @@ def _map_boxes(function: Callable, space, observation: Any, path: str = Columns.
 
 
 def _num_rows(statistics: dict[str, Any]) -> int:
-    """Returns the number of observations in the running statistics, summed over all Boxes of the observation space."""
+    """Returns the sum of the observation counts in the running statistics; each Box of the observation space has a
+    separate count.
+    """
     return sum(to_int(one.count) for one in statistics.values())

@@ -100,7 +100,8 @@ def _required_parameters(function: Any) -> tuple[str, ...]:
 
 
 def _preprocessed(connector: Any, name: str, observed: Any, episode: Any) -> Any:
-    """Calls a connector's ``preprocess``, by keyword if its arguments have RLlib's names.
+    """Calls a connector's ``preprocess`` and returns the result. If the parameters of ``preprocess`` have RLlib's
+    names, passes the arguments by keyword.
 
     Args:
         connector: The connector.
@@ -137,14 +138,16 @@ class MultiAgentObservationPreprocessor(HostConnector, abc.ABC):
         """
 
     def preprocessed(self, observations: Any, episode: Any) -> Any:
-        """Returns the result of ``preprocess``, called by keyword if its arguments have RLlib's names."""
+        """Returns the result of ``preprocess``. If the parameters of ``preprocess`` have RLlib's names, passes the
+        arguments by keyword.
+        """
         return _preprocessed(self, "observations", observations, episode)
 
     def __call__(
         self, *, batch: dict[str, Any] | None = None, episodes: Sequence[Any] | None = None, **kwargs
     ) -> dict[str, Any]:
-        """Replaces the last observations of each `MultiAgentEpisode` by the preprocessed ones; the batch does not
-        change.
+        """Replaces the last observations in each `MultiAgentEpisode` by the preprocessed observations. Returns `batch`
+        unchanged, or {} if `batch` is None.
         """
         for episode in episodes or ():
             changed = self.preprocessed(episode.get_observations(-1), episode)

@@ -64,9 +64,9 @@ class OneHotIntegers(ConnectorV2):
         return out
 
     def _codes(self, part: Any) -> tuple[np.ndarray, np.ndarray] | None:
-        """Returns two int arrays ``[n]`` for the n entries of a one-hot vector: the channel and the integer value that
-        each entry stands for. Returns None unless `part` is a Box of integers of rank 1 or more whose
-        channel with the most values has 3 to `max_values` values.
+        """Returns the channel and the integer value that each of the n entries of a one-hot vector stands for, as two
+        int arrays ``[n]``. Returns None if the space `part` is not a Box of integers with rank 1 or more, or if the
+        largest number of values of any channel is below 3 or above `max_values`.
         """
         if not isinstance(part, gym.spaces.Box) or part.dtype.kind not in "iu" or not part.shape:
             return None

@@ -99,9 +99,10 @@ class PrevActionsPrevRewards(ConnectorV2):
 
 
 def _push(history: dict[str, jax.Array], name: str, last: jax.Array, reset: jax.Array) -> jax.Array:
-    """Returns the newest n actions or rewards of each environment, float32 ``[B, n * D]`` (D numbers per action or
-    reward): the n - 1 older ones in ``history[name]``, followed by `last`. In environments where `reset` is True, all n
-    are zeros. Stores the newest n - 1 in ``history[name]``, in place; if n is 1, `history` has no entry `name`.
+    """Appends `last`, the newest action or reward of each environment, to the n - 1 older ones in ``history[name]``,
+    and returns all n: float32 ``[B, n * D]``, with D numbers per action or reward. Rows where `reset` is True are
+    zeros. Stores the newest n - 1 of the result in ``history[name]``, in place; if n is 1, `history` has no entry
+    `name`.
     """
     window = jnp.concatenate([history[name], last], axis=-1) if name in history else last
     # Also an action 0 is no action after a reset: its one-hot vector must be zero.

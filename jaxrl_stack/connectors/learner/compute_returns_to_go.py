@@ -1,4 +1,4 @@
-"""Connector that adds the discounted sum of future rewards."""
+"""Connector that adds a column with the discounted sum of the rewards from each step on (the return-to-go)."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ __all__ = ["FrameStacking", "FrameStackingLearner"]
 
 
 class FrameStackingLearner(FrameStacking):
-    """FrameStacking with ``as_learner_connector=True``: declares the space of stacked observations, and checks that
-    observations are stacked already.
+    """FrameStacking for learner pipelines, with ``as_learner_connector=True``. It stacks nothing: it checks that the
+    last axis of the input space is a multiple of ``num_frames``, as after stacking, and returns this space.
     """
 
     def __init__(self, *args, **kwargs):

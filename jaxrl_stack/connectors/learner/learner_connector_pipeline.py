@@ -27,7 +27,9 @@ class LearnerConnectorPipeline(ConnectorPipelineV2):
 
     @property
     def needs_all_final_obs(self) -> bool:
-        """Whether any connector of the pipeline reads FINAL_OBS of steps that terminate an episode."""
+        """Whether any connector of the pipeline reads the final observations (FINAL_OBS) of terminated episodes, in
+        addition to the final observations of truncated episodes.
+        """
         return any(connector.needs_all_final_obs for connector in self)
 
     def _run_host_connectors(self, *, batch: dict[str, Any], **arguments: Any) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from jaxrl_stack.ops import running_statistics
 
 
 class NormalizeRewards(ConnectorV2):
-    """Divides REWARDS in the train batch by the running standard deviation of the discounted returns so far.
+    """Divides REWARDS in the train batch by the running standard deviation of discounted returns. The return of a step
+    is the discounted sum of the episode's rewards up to this step.
 
     ``r / sqrt(variance + epsilon)``, where the variance is taken of ``G_t = gamma * G_{t-1} + r_t`` over all steps that
     were learned from, these included; ``G`` starts at 0 with every episode and is the column of `ReturnsSoFar`, which
@@ -59,7 +60,7 @@ class NormalizeRewards(ConnectorV2):
         self.update_stats = update_stats
 
     def init(self, num_envs: int) -> Any:
-        """Returns empty statistics of returns, ``{module_id: statistics}``."""
+        """Returns empty running statistics of discounted returns, ``{module_id: statistics}``."""
         return {key: running_statistics.init(()) for key in self._observation_spaces()}
 
     @property
