@@ -24,7 +24,8 @@ def with_shared_attributes(
     attributes that the module lacks, and with the module's values of attributes that the stored state lacks.
 
     This loads the encoder and policy of a module without value function into an actor-critic, or the policy and critics
-    of IQL into SAC, without IQL's value function. A notice names these attributes.
+    of IQL into SAC, without IQL's value function. A notice names the attributes that are added and, if `acts_only` is
+    False, the attributes that are left out.
 
     Args:
         state: The stored state, ``{"attribute/...": array}``.
@@ -54,7 +55,7 @@ def share_attributes(
 ) -> None:
     """Adapts the stored states of modules to the attributes of the modules that load them. For each module id, removes
     stored attributes that the loading module lacks, and adds the loading module's values of attributes that are not
-    stored. `with_shared_attributes` tells which states do not change.
+    stored. The return value of `with_shared_attributes` documents which states do not change.
 
     Args:
         state: Stored state of an owner of modules, with only the values at `names`; changed in place.

@@ -84,8 +84,8 @@ class Constructible:
 
 
 class Encoder:
-    """Converts values to JSON, as checkpoints and command logs store them. The JSON refers to arrays by name; the
-    attribute `arrays` collects the arrays.
+    """Converts values to JSON, as checkpoints and command logs store them. The JSON contains scalar and empty arrays;
+    it refers to other arrays by name, and the attribute `arrays` collects these other arrays.
 
     Args:
         leave_out: Record values that are not data in `left_out`, instead of raising.

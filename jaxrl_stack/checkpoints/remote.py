@@ -39,8 +39,8 @@ class Remote:
         return f"{self.path}.new"
 
     def send(self, write_local: Callable[[Path], None]) -> None:
-        """Writes a checkpoint to a temporary local folder and uploads the folder to this remote path. The new
-        checkpoint replaces the earlier checkpoint only after all files are uploaded.
+        """Writes a checkpoint to a temporary local folder and uploads the files to a path next to this remote path.
+        After all files are uploaded, the new checkpoint replaces the earlier checkpoint at this remote path.
         """
         with tempfile.TemporaryDirectory(prefix="checkpoint_") as folder:
             local = Path(folder) / "it"
@@ -165,8 +165,8 @@ def _name_below(base: str, path: str) -> str:
 
 
 def located(path: Any, filesystem: Any) -> tuple[str, Any]:
-    """Returns ``(path, filesystem)`` of a folder. Instead of the folder, the argument can be an object with an
-    attribute `path`, such as Ray's ``Checkpoint``.
+    """Returns ``(path, filesystem)`` of a folder, or of an object that refers to a folder, such as Ray's
+    ``Checkpoint``.
 
     Args:
         path: The folder; an object with a `path` and perhaps a `filesystem`, such as Ray's ``Checkpoint``; or an object
@@ -183,8 +183,8 @@ def located(path: Any, filesystem: Any) -> tuple[str, Any]:
 
 
 def place_of(path: str | os.PathLike[str], filesystem: Any) -> Remote | Path:
-    """Converts a path to a `Remote`. If the file system is local, returns a local path instead, because local folders
-    can be renamed, which makes replacing a checkpoint safer.
+    """Converts a path to a `Remote`. If the file system is local, returns a local path instead: local folders can be
+    renamed, so that it is safer to replace a checkpoint.
     """
     text = os.fspath(path)
     if filesystem is None:

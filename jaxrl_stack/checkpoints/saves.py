@@ -75,7 +75,9 @@ class Saves:
         return self._finished.get(path)
 
     def raise_failed(self) -> None:
-        """Raises an error if any completed background save has failed; does not wait for saves in progress."""
+        """If background saves have ended with errors, raises the first of these errors. Does not wait for saves in
+        progress.
+        """
         self._collect(lambda key, future: future.done())
 
     def _collect(self, is_wanted: Callable[[str, concurrent.futures.Future[None]], bool]) -> None:

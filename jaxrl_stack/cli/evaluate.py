@@ -103,8 +103,8 @@ def _estimate(arguments: argparse.Namespace) -> int:
 def restored_for_evaluation(
     path: pathlib.Path, config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any]
 ) -> Algorithm:
-    """Restores the algorithm of a checkpoint for evaluation. The entries of `settings` replace the evaluation settings
-    of `config` that have the same names.
+    """Restores the algorithm of a checkpoint for evaluation. Before that, writes the entries of `settings` to the
+    ``evaluation_config`` of `config`; entries with other names do not change.
 
     Args:
         path: The checkpoint.

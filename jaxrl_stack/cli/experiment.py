@@ -153,7 +153,7 @@ def _search_space(assignment: str, kind: str, text: str) -> Any:
     """Converts the text of a Ray Tune search space, such as ``loguniform(1e-5,1e-2)``, to Ray Tune's object.
 
     Raises:
-        CliError: If it does not have two bounds, the lower one first.
+        CliError: If the search space does not have two bounds, the lower bound first.
     """
     from ray import tune
 
@@ -265,8 +265,8 @@ def config_for_checkpoint(path: str, arguments: argparse.Namespace) -> Algorithm
 
 
 def load_checkpoint_player(path: str, arguments: argparse.Namespace) -> LoadedPlayer:
-    """Loads the policy from a checkpoint of an algorithm or of a policy. Returns the policy and the algorithm's config,
-    or None in place of an unknown config.
+    """Loads the policy from a checkpoint of an algorithm or of a policy. Returns the policy and the algorithm's config;
+    the config is None if it is unknown.
 
     Args:
         path: The checkpoint.

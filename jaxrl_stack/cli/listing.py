@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list_suite(prefix: str) -> int:
-    """Prints one line per environment of a suite, a group of environments whose ids have the same prefix, such as
+    """Prints one line per environment of a suite. The ids of these environments have the same prefix, such as
     ``gymnax/``. Prints each line as soon as the environment is created, because creating some environments takes
     seconds or loads data.
     """

@@ -69,8 +69,8 @@ def run(arguments: argparse.Namespace, ask: Callable[[str], str] = input) -> int
 
 
 def _play_game(policy: Policy, table: GameTable, arguments: argparse.Namespace, ask: Callable[[str], str]) -> int:
-    """Plays a game of two agents and prints who wins. The person acts for the environment's first agent (`hero`), the
-    policy for the second (`rival`).
+    """Plays a game of two agents and prints who wins. The person plays the role `hero`, the policy plays `rival`. The
+    option ``--seat`` chooses the person's agent in the game: the first or the second.
     """
     import jax.numpy as jnp
 

@@ -75,8 +75,8 @@ def _rewind(arguments: argparse.Namespace) -> int:
 
 def rewound(run: Run | pathlib.Path, iteration: int, code: Mapping[str, Any]) -> tuple[pathlib.Path, int, float]:
     """Ensures that the checkpoint of an iteration of a run or a population is stored. If this checkpoint is missing,
-    repeats the training up to this iteration and saves the checkpoint. Returns the path of the checkpoint, the number
-    of recomputed iterations and the seconds taken.
+    repeats the training from the nearest earlier checkpoint, or from the start, up to this iteration, and saves the
+    checkpoint. Returns the path of the checkpoint, the number of recomputed iterations and the seconds taken.
 
     Raises:
         CliError: If it cannot be recomputed.
@@ -91,7 +91,7 @@ def rewound(run: Run | pathlib.Path, iteration: int, code: Mapping[str, Any]) ->
 
 def resolve_iterations(arguments: argparse.Namespace) -> None:
     """Replaces ``RUN@35`` in the options of a command by the path of the checkpoint of iteration 35. If this checkpoint
-    is missing, recomputes the iteration.
+    is missing, first recomputes the iteration and saves the checkpoint (see `rewound`).
 
     Args:
         arguments: Options of any command; its ``checkpoint``, ``checkpoints`` or ``restore`` is replaced, and

@@ -1,4 +1,6 @@
-"""Errors for calls of methods of RLlib's old API stack and of other packages; the errors name the replacements."""
+"""Errors for methods, attributes and arguments of RLlib's old API stack and of other packages; the errors name the
+replacements.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,8 @@ FOREIGN_MEMBERS = {
 
 
 class AnsweringClass(abc.ABCMeta):
-    """Metaclass of `Algorithm`. If a script uses a class method of another package that `Algorithm` lacks, such as
-    ``PPO.load(path)``, raises an error that names the replacement.
+    """Metaclass of `Algorithm`. If a script uses a class method that only other packages have, such as
+    ``PPO.load(path)``, raises an AttributeError that names the replacement.
     """
 
     if not TYPE_CHECKING:

@@ -1,5 +1,5 @@
-"""Names of RLlib that this package does not support. Scripts can import and subclass these names; calling them raises
-an error that names the replacement.
+"""Names of RLlib that this package does not support. Scripts can import and subclass these names; a call raises an
+error that names the replacement.
 """
 
 from __future__ import annotations

@@ -111,8 +111,8 @@ def _check_is_arrays(name: str, state: Any) -> None:
 
 
 class _AsksForModule(Exception):
-    """Raised if a connector reads ``ctx.module`` during the check of connectors before compilation, which runs without
-    a module. The check then ends without an error.
+    """Raised if a connector reads ``ctx.module`` while connectors are checked before compilation, because the check has
+    no module. The check then ends without an error.
     """
 
 

@@ -298,9 +298,9 @@ class ConnectorV2(Checkpointable, Constructible):
         return False
 
     def earlier_frames(self, state: Any) -> Any:
-        """Returns the earlier frames that a frame-stacking connector will stack with the next observation, ``[B, ...,
-        (n - 1) * C]``. n is `num_stacked_frames`, which must be above 1, and C is the number of channels of a frame.
-        `state` is the state of the connector. Works only in pipelines of one module.
+        """Returns the earlier frames that a frame-stacking connector will stack with the next observation, concatenated
+        along the last axis: ``[B, ..., (n - 1) * C]``. n is `num_stacked_frames`, which must be above 1, and C is the
+        number of channels of a frame. `state` is the state of the connector. Works only in pipelines of one module.
         """
         raise NotImplementedError
 
@@ -469,7 +469,7 @@ class HostConnector(ConnectorV2):
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         """Calls ``__call__`` on the arrays in `batch` while JAX traces. Learner pipelines do this for host connectors
-        after the conversion of episodes to arrays; these connectors cannot read episodes.
+        that come after the conversion of episodes to arrays. These connectors cannot read episodes.
 
         Raises:
             TypeError: ``__call__`` read the episodes, returned no dict, or changed an attribute of the connector: it

@@ -116,7 +116,7 @@ class StandaloneModule:
         self._modules = rl_module if isinstance(rl_module, MultiRLModule) else dict.fromkeys(module_ids, rl_module)
 
     def bind(self, params, rest):
-        """Returns the modules that were passed to the constructor, ``{module_id: RLModule}``. Ignores the arrays
-        `params` and `rest`, because the modules already contain their parameters.
+        """Returns the modules that were passed to the constructor, ``{module_id: RLModule}``. Ignores `params`
+        and `rest`, because the modules already contain their parameters.
         """
         return self._modules

@@ -1,4 +1,4 @@
-"""JAX environment of a corridor, in which an episode ends at the right end, and PPO that trains in this environment.
+"""JAX environment and the config of PPO for it. The environment is a corridor; an episode ends at the right end.
 
 jaxrl train file skeleton.py
 """
@@ -33,7 +33,7 @@ class SkeletonEnv(AutoResetJaxEnv):
         return self._observe(state), state
 
     def step_env(self, key, state, action, params):
-        """Makes one step. `JaxEnv` calls `reset_env` after the last step of an episode."""
+        """Makes one step. `AutoResetJaxEnv` starts the next episode after the last step of an episode."""
         position = jnp.clip(state["position"] + jnp.where(action == 1, 1, -1), 0, self.length)
         state = {"position": position, "time": state["time"] + 1}
         reward = -1.0

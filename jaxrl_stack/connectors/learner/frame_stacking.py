@@ -8,8 +8,9 @@ __all__ = ["FrameStacking", "FrameStackingLearner"]
 
 
 class FrameStackingLearner(FrameStacking):
-    """FrameStacking for learner pipelines, with ``as_learner_connector=True``. It stacks nothing: it checks that the
-    last axis of the input space is a multiple of ``num_frames``, as after stacking, and returns this space.
+    """FrameStacking for learner pipelines, with ``as_learner_connector=True``. It stacks nothing, because observations
+    are already stacked. It checks that the length of the input space's last axis is a multiple of ``num_frames``; the
+    output space is the input space.
     """
 
     def __init__(self, *args, **kwargs):

@@ -15,7 +15,7 @@ from jaxrl_stack.ops import running_statistics
 
 class NormalizeRewards(ConnectorV2):
     """Divides REWARDS in the train batch by the running standard deviation of discounted returns. The return of a step
-    is the discounted sum of the episode's rewards up to this step.
+    is the discounted sum of the episode's rewards up to and including this step.
 
     ``r / sqrt(variance + epsilon)``, where the variance is taken of ``G_t = gamma * G_{t-1} + r_t`` over all steps that
     were learned from, these included; ``G`` starts at 0 with every episode and is the column of `ReturnsSoFar`, which

@@ -42,7 +42,7 @@ class ActionNoise(ConnectorV2):
     @abc.abstractmethod
     def initial(self, shape: tuple[int, ...]) -> jax.Array:
         """Returns the initial state of the noise for actions of shape ``[B, ...]``. The state is float32 and has the
-        shape of the actions, which subclasses may extend by further axes at the end.
+        shape of the actions; subclasses may add axes at the end.
         """
 
     @abc.abstractmethod
