@@ -65,8 +65,8 @@ class PurePipeline:
 
     @property
     def num_stacked_frames(self) -> int:
-        """Number of frames that the last connector stacks; 1 if it stacks none, or if observations have an
-        action mask.
+        """Number of frames that the last connector of the pipeline stacks in each observation; 1 if it stacks none.
+        Also 1 if observations have an action mask: these are not stored as one frame per step.
         """
         if not self.members or mask_key_in(self.observation_space, self.mask_keys):
             return 1
@@ -80,8 +80,8 @@ class PurePipeline:
         return all(own.takes_frames for _, own in self.members)
 
     def earlier_frames(self, state: Any) -> Any:
-        """Returns the frames before the next observation, from the state of the last connector; see
-        `ConnectorV2.earlier_frames`.
+        """Returns the n - 1 frames before the next observation, ``[B, ..., (n - 1) * C]``: the history in the state of
+        the last connector, which stacks n frames of C channels. See `ConnectorV2.earlier_frames`.
         """
         name, connector = self.members[-1]
         return connector.earlier_frames(state[name])
@@ -193,8 +193,8 @@ def applied(
     ctx: ConnectorContext,
     mask_keys: Sequence[str] = (),
 ) -> tuple[Any, dict[str, Any]]:
-    """Calls a connector's ``apply`` and checks the result. An action mask that the connector does not receive is added
-    to its output observations.
+    """Calls a connector's ``apply`` and checks the result. If the connector has ``sees_action_mask = False``, it
+    receives observations without action masks, and the masks are added to its output observations.
 
     Args:
         connector: The connector.
@@ -215,7 +215,9 @@ def applied(
 
 
 def _masks_in(batch: Mapping[str, Any], mask_keys: Sequence[str]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Returns the action masks in a batch's observations, ``{(module id, column): {key: mask}}``."""
+    """Returns the action masks in the observations of a batch, ``{(module id, column): {key: mask}}``, where `key` is
+    the key of the mask in the observation dict.
+    """
     return {
         (mid, name): {key: columns[name][key]}
         for mid, columns in (batch.items() if mask_keys else ())

@@ -80,7 +80,7 @@ class PipelineInputs:
     @functools.cached_property
     def _members(self) -> list[tuple[str, Any]]:
         """Returns ``(name, connector)`` of the connectors that convert the recorded observations: all connectors of the
-        pipeline except markers and `RecordedMeanStdFilter`.
+        pipeline except `RecordedMeanStdFilter` and markers (connectors without effect, in place of RLlib's).
         """
         left_out = (*ENV_TO_MODULE, RecordedMeanStdFilter)
         return [(name, own) for name, own in self.pipeline._flat_members() if not isinstance(own, left_out)]
@@ -99,8 +99,9 @@ class PipelineInputs:
 
     @functools.cached_property
     def _of_several_steps(self) -> list[str]:
-        """Names of connectors that need several steps for each input: the host connectors, if any; else the connectors
-        with a state, if any; else the connectors whose results depend on the previous action or reward, or on resets.
+        """Names of connectors that cannot convert single observations. Contains only the first kind that exists: host
+        connectors, connectors with a state, or connectors whose results depend on the previous action, the previous
+        reward or resets.
         """
         of_episodes = [name for name, own in self._members if own.is_host_connector]
         with_state = [] if of_episodes else [name for name, own in self._members if jax.tree.leaves(own.init(1))]

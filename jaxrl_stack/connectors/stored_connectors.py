@@ -21,7 +21,9 @@ class _Recipe(NamedTuple):
     kwargs: dict[str, Any]
 
     def make(self) -> ConnectorV2:
-        """Creates a new connector from the class and arguments; connectors share no mutable object."""
+        """Creates a new connector from the class and copies of the arguments, so that the connectors of several calls
+        share no mutable object.
+        """
         args, kwargs = copy.deepcopy((self.args, self.kwargs))
         return self.connector_class(*args, **kwargs)
 

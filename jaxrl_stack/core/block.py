@@ -83,7 +83,7 @@ class DrawnRows:
 
     @property
     def size(self) -> int:
-        """Number of rows, ``N``."""
+        """Number of rows (single steps), ``N``."""
         return self.shape[0]
 
     def with_columns(self, columns: dict[str, Any]) -> DrawnRows:
@@ -175,8 +175,8 @@ class Block:
         return cls(columns, layout)
 
     def as_planned(self, layout: Layout | None) -> Self:
-        """Returns a copy of the block with the given `layout` (static description of the block's columns; None: no
-        layout). If the block already has a layout, returns the block unchanged.
+        """Returns a copy of the block with the given `layout` (static description of the block's columns, or None), if
+        the block has no layout. A block that already has a layout is returned unchanged.
         """
         return self if self.layout is not None else dataclasses.replace(self, layout=layout)
 
@@ -290,16 +290,16 @@ class Block:
         return self.columns
 
     def fits_minibatches(self, num_rows: int) -> bool:
-        """Whether a minibatch of `num_rows` rows (steps of single agents) can consist of whole env steps, each with one
-        row per agent. This is so if `num_rows` is a multiple of `num_agents` of the layout; `num_agents` is 1 if
-        minibatches draw rows one by one.
+        """Returns True if `num_rows`, the number of rows (steps of single agents) in a minibatch, is a multiple of the
+        layout's `num_agents`: then a minibatch can consist of whole env steps with one row per agent. If minibatches
+        draw rows one by one, ``num_agents`` is 1, and the result is True.
         """
         return num_rows % self.known_layout.num_agents == 0
 
     def rows_of_observations(self, function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """Prepares the evaluation of `function`, a function of observations, at selected steps of the block. Returns
-        two pairs ``(inputs, f)``: the first for the observations before each step, the second for the observations
-        after the step. ``f(selected inputs)`` returns the results of `function` at the selected steps.
+        """Prepares the evaluation of `function` on the observations of selected steps of the block. Returns two pairs
+        ``(inputs, f)``: the first for the observations before the steps, the second for the observations after the
+        steps. `f` maps selected entries of `inputs` to the values of `function`.
 
         `inputs` has one entry per step, ``[T * B, ...]``. See `frames.rows_of_block`.
         """
@@ -392,7 +392,8 @@ class Block:
 
     @classmethod
     def concatenate(cls, several: Sequence[Self]) -> Self:
-        """Concatenates several blocks of sampled steps along axis B; their arrays ``[T, B, ...]`` are NumPy arrays.
+        """Concatenates several blocks of sampled steps ``[T, B, ...]`` along axis B. The columns of the result are
+        NumPy arrays.
 
         If some blocks have a mask, each block without one gets a mask that is True everywhere.
 

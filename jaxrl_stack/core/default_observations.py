@@ -106,8 +106,8 @@ def masked_logits(logits: jax.Array, mask: jax.Array | None) -> jax.Array:
 
 
 def rows_without_valid_action(action_space: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
-    """Returns ``{NO_VALID_ACTION_SHARE: float32 [...]}``: 1 in rows whose action mask allows no action, else 0. {}
-    without a mask.
+    """Marks the rows whose action mask allows no action: returns ``{NO_VALID_ACTION_SHARE: float32 [...]}`` with 1 for
+    these rows and 0 for all other rows. Returns {} if the observations have no mask.
     """
     mask = mask_of(batch[Columns.OBS])
     if mask is None:

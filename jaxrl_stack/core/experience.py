@@ -63,9 +63,8 @@ class Versions(NamedTuple):
 
 
 class AgentTimes(NamedTuple):
-    """Times of agents' steps (NumPy arrays), for environments with several agents: when each step began, and when it
-    was complete. Times are counted in vector steps (steps of all environments at once) of the `sample()` call that
-    returned the `Part` with these times.
+    """NumPy arrays with the times at which agents' steps began and were complete, for environments with several agents.
+    Times are counted in vector steps (one step in each environment) within one `sample()` call of an EnvRunner.
 
     Row ``s * B + i`` is agent s of the module in environment i. If the part continues the part before (see
     `RecordingId.serial`), the unfinished episode of environment i continues, too, unless ``ends[-1, i]`` is True in the
@@ -232,7 +231,7 @@ class Experience:
 
     @classmethod
     def merged(cls, experiences: Iterable[Experience]) -> Self:
-        """Builds one experience that contains the samples (parts) of all the given experiences."""
+        """Builds one experience that contains the parts (one `Part` per `sample()` call) of several experiences."""
         return cls(tuple(part for experience in experiences for part in experience.parts))
 
     @classmethod
@@ -258,7 +257,8 @@ class Experience:
 
     @property
     def modules(self) -> dict[str, dict[str, Any]]:
-        """Concatenated columns of all samples (parts), ``{module_id: {column: pytree}}``; {} without samples.
+        """Columns of all modules, ``{module_id: {column: pytree}}``, concatenated over the parts of this experience
+        (one `Part` per `sample()` call); {} without parts.
 
         They are fetched and joined at the first access; the columns of a single part in this process are not copied.
 
@@ -270,7 +270,9 @@ class Experience:
 
     @property
     def blocks(self) -> Mapping[str, Any]:
-        """Concatenated steps of all samples (parts), ``{module_id: Block or DrawnRows}``; see `modules`."""
+        """Steps of all modules, ``{module_id: Block or DrawnRows}``, concatenated over the parts of this experience
+        (one `Part` per `sample()` call); {} without parts. See `modules`.
+        """
         if len(self.parts) == 1 and not self.parts[0].is_remote and self.parts[0].episodes is None:
             return self.parts[0].blocks
         return self._joined_blocks
@@ -354,8 +356,8 @@ class Experience:
         ]
 
     def deal_out(self, num_learners: int) -> list[Experience | Share]:
-        """Splits the steps of this experience over learners. The axes B (or N) of all samples (parts) are joined in
-        order, and each learner gets an equal consecutive range.
+        """Splits the steps of this experience over learners. The axes B (or N) of all parts (one `Part` per `sample()`
+        call) are joined in order, and each learner gets an equal consecutive range.
 
         If columns are in Ray's object store, and the number of parts is not a multiple of `num_learners`, all parts
         must have the same size of axis B.
@@ -392,14 +394,14 @@ class Share:
 
     @property
     def num_env_steps(self) -> int:
-        """Number of environment steps in this learner's data, rounded to an int: the steps of all `parts`, times the
-        fraction of axis B (of all `parts` together) that this learner gets.
+        """Number of environment steps in this learner's data, rounded to an int. If the learner gets a fraction of the
+        axes B of `parts` (one `Part` per `sample()` call), the same fraction of the parts' environment steps counts.
         """
         return round(sum(part.num_env_steps for part in self.parts) * self.length / len(self.parts))
 
     def fetched(self) -> Experience:
-        """Fetches the sampled columns from Ray's object store, and returns this learner's range of their axis B as an
-        `Experience`.
+        """Fetches the columns of `parts` (one `Part` per `sample()` call) from Ray's object store. Returns an
+        `Experience` with the steps of this learner, a range of axis B of these columns.
 
         Raises:
             LostExperienceError: If the columns are not in Ray's object store any more.
@@ -420,8 +422,8 @@ class Share:
         return Experience((joined(runs),))
 
     def _bounds(self, num_columns: int) -> list[tuple[int, int]]:
-        """Returns, for each sample (entry of `parts`), the range ``(start, stop)`` of indices on axis B that belongs to
-        this learner. `num_columns` is the size of axis B, which is the same in every sample.
+        """Returns one index range ``(start, stop)`` for each entry of `parts` (one `Part` per `sample()` call): the
+        indices on axis B whose steps belong to this learner. `num_columns` is the size of axis B in every part.
         """
         start, stop = self.start * num_columns, (self.start + self.length) * num_columns
         if start.denominator > 1 or stop.denominator > 1:
@@ -443,8 +445,8 @@ def num_rows_of(columns: Mapping[str, Any]) -> int:
 
 
 def _concatenated_blocks(parts: Sequence[Part]) -> Mapping[str, Recorded]:
-    """Concatenates the steps of several samples (parts), ``{module_id: Block or DrawnRows}``; {} without samples. The
-    columns must be in this process, not in Ray's object store.
+    """Returns ``{module_id: Block or DrawnRows}`` with the concatenated steps of `parts` (one `Part` per `sample()`
+    call); {} if `parts` is empty. The columns must be in this process, not in Ray's object store.
 
     Raises:
         ValueError: If the samples differ in columns other than masks; see also `Block.concatenate`.
@@ -470,7 +472,8 @@ def _names_of(columns: Mapping[str, Any]) -> list[str]:
 
 
 def joined(parts: Sequence[Part]) -> Part:
-    """Joins several samples (parts) into one: concatenates columns or episodes, and adds the numbers of steps.
+    """Joins several parts (one `Part` per `sample()` call) into one: concatenates their columns or episodes, and adds
+    their numbers of steps.
 
     `Part.starts` and `Part.times` of several parts are dropped.
 

@@ -56,9 +56,9 @@ def as_frames(columns: dict[str, Any], resets: np.ndarray, num_frames: int) -> d
 def of_rollout(
     columns: dict[str, Any], earlier: jax.Array, num_fragments: int, *, keeps_resets: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Computes two columns from which frame-stacked observations can be restored after a rollout of single frames is
-    cut into fragments. ``NUM_BEFORE`` is the number of earlier frames of the same episode in each step's observation.
-    ``FRAMES_BEFORE`` has the frames before each fragment.
+    """Computes two columns for a rollout with one frame per step, so that frame-stacked observations can be restored
+    after the rollout is cut into fragments. ``NUM_BEFORE`` is the number of earlier frames of the same episode in each
+    step's observation. ``FRAMES_BEFORE`` has the frames before each fragment.
 
     Args:
         columns: ``{column: pytree [R * T, B, ...]}``, results of `newest`, and ``RESETS``.
@@ -134,8 +134,9 @@ class FrameRows:
         return _side_by_side(frames, self.counts.at[rows].get(mode="promise_in_bounds"))
 
     def take_after(self, rows: jax.Array, final: jax.Array) -> jax.Array:
-        """Returns the frame-stacked next observations ``[m, ..., n * C]`` (n frames of C channels) of the steps at the
-        row indices `rows`, ``[m]``. `final`, ``[m, ..., C]``, contains the newest frame of each next observation.
+        """Returns the frame-stacked observations (n frames of C channels) after the steps at the row indices `rows`,
+        ``[m]``, as an array ``[m, ..., n * C]``. `final`, ``[m, ..., C]``, contains the newest frame of each of these
+        observations.
         """
         return _followed_by(self.take(rows), final)
 
@@ -143,9 +144,9 @@ class FrameRows:
 def rows_of_block(
     columns: dict[str, Any], num_frames: int, function: Callable[[Any], Any]
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Prepares the evaluation of `function`, a function of observations, at selected steps of a block. Returns two
-    pairs ``(inputs, f)``: the first for the observations before each step, the second for the observations after the
-    step. ``f(selected inputs)`` returns the results of `function` at the selected steps.
+    """Prepares the evaluation of `function` on the observations of selected steps of a block. Returns two pairs
+    ``(inputs, f)``: the first for the observations before the steps, the second for the observations after the steps.
+    `f` maps selected entries of `inputs` to the values of `function`.
 
     If the block stores whole observations, the returned inputs are the observations. If it stores single frames, inputs
     are row indices, and the returned functions restore the stacked observations before they call `function`.

@@ -1,5 +1,5 @@
-"""Static description of a module's columns in sampled blocks: recurrent chunks, stacked frames, masks and agents; fixed
-when the algorithm is built.
+"""Static description of a module's columns in sampled blocks, fixed when the algorithm is built: length of recurrent
+chunks, number of stacked frames, whether rows may be masked, and number of agents.
 
 The layout determines the columns of a block, so that no code checks whether a column exists. Only for a user's block
 the layout follows from the columns (`layout_of_block`).
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Static description of the columns of a module's steps, for example in a `Block`: recurrent chunks, stacked
-    frames, masks, and agents. If `num_agents` > 1, a minibatch contains the rows of all `num_agents` agents for an env
-    step, or none of these rows.
+    """Static description of the columns of a module's steps, for example in a `Block`: length of recurrent chunks,
+    number of stacked frames, whether rows may be masked, and number of agents. If `num_agents` > 1, a minibatch
+    contains the rows of all `num_agents` agents for an env step, or none of these rows.
 
     Attributes:
         chunk_length: ``L``, number of steps of a chunk. If it is set, ``STATE_IN`` ``[ceil(T / L), B, ...]`` has the
@@ -135,9 +135,9 @@ class Layouts(Mapping[str, Layout]):
         return frozenset(mid for mid, own in self.items() if own.num_frames > 1)
 
     def masked_as(self, batch: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Returns a copy that matches the masks in `batch`: `is_masked` of a module's layout becomes True if the
-        module's columns in `batch` contain ``LOSS_MASK``, else False. Connectors may have added or removed this column.
-        Layouts of modules that are not in `batch` stay unchanged. See `Layout.masked_as`.
+        """Returns a copy of these layouts in which a module's `is_masked` is True if its columns in `batch` contain
+        ``LOSS_MASK``, else False: connectors may have added or removed this column. Layouts of modules that are not in
+        `batch` stay unchanged. See `Layout.masked_as`.
         """
         return type(self)({mid: own.masked_as(batch[mid]) if mid in batch else own for mid, own in self.items()})
 

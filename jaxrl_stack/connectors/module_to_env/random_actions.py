@@ -19,8 +19,8 @@ from jaxrl_stack.utils.spaces.boxes import scaled_from_bounds
 
 
 class RandomActions(ConnectorV2):
-    """Replaces a fraction `epsilon` of the actions by random draws from the action space when exploring; greedy actions
-    do not change.
+    """When exploring, replaces each action with probability `epsilon` by a random draw from the action space. Without
+    exploration, actions do not change.
 
     ACTIONS becomes what is done, and hence what is recorded. ACTION_LOGP, the log-probability of another action in
     these steps, is taken out of all: PPO, which needs it to learn, refuses such a connector in training. Where there is
@@ -47,8 +47,8 @@ class RandomActions(ConnectorV2):
         self.normalize_actions = normalize_actions
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces a fraction of ACTIONS ``[B, ...]`` by random actions when exploring, and removes ACTION_LOGP then;
-        reads ``ctx.key``.
+        """When exploring, replaces each action in the column ACTIONS, ``[B, ...]``, with probability `epsilon` by a
+        random action drawn with ``ctx.key``, and removes the column ACTION_LOGP. Otherwise returns the batch unchanged.
 
         Raises:
             ValueError: Exploring without ``ctx.key``.
@@ -85,8 +85,8 @@ class RandomActions(ConnectorV2):
 
     def _of_module(self, space: gym.Space, action: jax.Array) -> jax.Array:
         """Converts a random action of the environment to the corresponding output of the module. If actions are
-        normalised, actions in a Box of floats are scaled to [-1, 1], and those in a Box of integers count from 0; other
-        actions do not change.
+        normalised, actions in a Box of floats are scaled from their bounds to [-1, 1], and the lower bounds are
+        subtracted from actions in a Box of integers. All other actions do not change.
         """
         if not (isinstance(space, gym.spaces.Box) and self.normalize_actions):
             return action

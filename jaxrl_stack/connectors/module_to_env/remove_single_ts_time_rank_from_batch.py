@@ -1,4 +1,4 @@
-"""RemoveSingleTsTimeRankFromBatch under RLlib's import path."""
+"""RLlib's import path of the class `RemoveSingleTsTimeRankFromBatch`."""
 
 from jaxrl_stack.connectors.markers import RemoveSingleTsTimeRankFromBatch
 

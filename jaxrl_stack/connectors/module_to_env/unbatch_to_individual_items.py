@@ -1,4 +1,4 @@
-"""UnBatchToIndividualItems under RLlib's import path."""
+"""RLlib's import path of the class `UnBatchToIndividualItems`."""
 
 from jaxrl_stack.connectors.markers import UnBatchToIndividualItems
 

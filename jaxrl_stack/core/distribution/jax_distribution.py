@@ -89,12 +89,12 @@ class Categorical(Distribution):
 
     @property
     def log_probs(self) -> jax.Array:
-        """Normalised log-probabilities, float `[..., n]`."""
+        """Normalised log-probabilities of the n actions, float `[..., n]`."""
         return jax.nn.log_softmax(self.logits, axis=-1)
 
     @property
     def probs(self) -> jax.Array:
-        """Probabilities, float `[..., n]`."""
+        """Probabilities of the n actions, float `[..., n]`."""
         return jax.nn.softmax(self.logits, axis=-1)
 
     def sample(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> jax.Array:
@@ -256,7 +256,9 @@ class SquashedGaussian(_Reparameterized):
         return jax.lax.stop_gradient(self._squash(raw)), self._logp_of_raw(raw)
 
     def rsample_and_logp(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> tuple[jax.Array, jax.Array]:
-        """Returns a draw and its log-probability, computed without inverting tanh: exact at the bounds."""
+        """Returns a draw and its log-probability. The log-probability is computed from the draw before tanh, so that it
+        is exact at the bounds.
+        """
         raw = self.normal.rsample(key=key, sample_shape=sample_shape)
         return self._squash(raw), self._logp_of_raw(raw)
 

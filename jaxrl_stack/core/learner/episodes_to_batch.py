@@ -127,9 +127,9 @@ def _columns(episode: SingleAgentEpisode) -> dict[str, Any]:
 
 
 def _with_states(columns: dict[str, Any], episode: SingleAgentEpisode, module: RLModule) -> dict[str, Any]:
-    """Returns the columns of one episode with ``STATE_IN``, the recurrent state before every step, and with ``RESETS``,
-    bool: True in the first step of the whole episode. If `episode` is a later chunk of an episode, ``RESETS`` is False
-    everywhere. Leaves out ``STATE_OUT``.
+    """Returns the columns of one episode with two additional columns: ``STATE_IN``, the recurrent state before every
+    step, and ``RESETS``, bool, True only in the first step of the episode. If `episode` is a chunk that begins later in
+    the episode, ``RESETS`` is False everywhere. Leaves out ``STATE_OUT``.
 
     The state before a step is its recorded ``STATE_IN``, or else ``STATE_OUT`` of the step before. If ``STATE_IN`` is
     missing, the first state is the initial state at the start of an episode, else ``STATE_OUT`` of the last look-back
@@ -175,8 +175,8 @@ def _stacked(items: Any) -> Any:
 def _side_by_side(
     columns: list[dict[str, Any]], shape: tuple[int, int], num_devices: int
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Pads the columns of episodes with zeros and stacks them to ``[T, B, ...]``, ``(T, B) = shape``, with one episode
-    per index on axis B. Also returns the indices of the rows (steps) that are not padding.
+    """Stacks the columns of episodes to arrays ``[T, B, ...]``, with one episode per index on axis B, padded with
+    zeros; `shape` is ``(T, B)``. Also returns the indices of the rows (steps) that are not padding.
 
     The indices refer to the flattened block ``[D, T, B / D]``, episode by episode.
     """

@@ -176,8 +176,8 @@ class GradientStep:
         return losses, LossOutputs(rest, metrics.exchanged(averages, slots), per_row)
 
     def _linearized(self, trace: Trace, rest: dict[str, jax.Array], items: TakenFrom, index: Any) -> _Linearized:
-        """Computes the losses of the items at `index` (a minibatch or microbatch), their derivative as a linear
-        function of parameter changes, and auxiliary outputs.
+        """Computes the losses of the minibatch or microbatch that `index` selects from `items`, their derivative as a
+        linear function of parameter changes, and auxiliary outputs of the losses.
         """
         batch = {mid: own.take(index[mid]) for mid, own in items.items()}
         trained = {ref: trace.params[ref] for ref in trace.trained_refs}

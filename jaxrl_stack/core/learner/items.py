@@ -46,27 +46,25 @@ class RowForm:
 
     @property
     def rows_per_item(self) -> int:
-        """Number of steps in one item, the unit that minibatches draw: 1."""
+        """Number of steps in an item, the unit from which minibatches are drawn: 1, as an item is a single step."""
         return 1
 
     @property
     def step_axes(self) -> tuple[int, ...]:
-        """Shape of the mask of one item, the unit that minibatches draw: ``()`` for a single step."""
+        """Shape of the loss mask of an item, the unit from which minibatches are drawn: ``()``, one bool per item."""
         return ()
 
     def num_items(self, num_steps: int, num_columns: int) -> int:
-        """Returns the number of items (units that minibatches draw) in sampled steps ``[T, B, ...]``."""
+        """Returns the number of items (units from which minibatches are drawn) in sampled steps ``[T, B, ...]``."""
         return num_steps * num_columns // self.rows_per_item
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Returns the columns of m drawn items in the shapes that losses receive; single steps ``[m, ...]`` stay
-        unchanged.
-        """
+        """Returns the columns of a minibatch unchanged: m single steps, ``[m, ...]``, need no reshaping for losses."""
         return items
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns one row of each drawn item. Each item is a single row, so returns `items` unchanged, and ignores
-        `step`, ``[m]``, the index of the row in each item.
+        """Returns the columns `items` of m drawn items unchanged, because each item is a single row. `step`, ``[m]``,
+        the index of a row within its item, is ignored.
         """
         return items
 
@@ -79,8 +77,8 @@ class RowForm:
         return columns, module.forward_train(columns)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the maximum number of steps in a microbatch. Backpropagation through a microbatch of this size needs
-        about as much memory as through `num_rows` single steps.
+        """Returns the maximum number of steps in a microbatch, if backpropagation may need about as much memory as for
+        `num_rows` single steps.
         """
         return num_rows
 
@@ -103,7 +101,9 @@ class EnvStepForm(RowForm):
 
     @property
     def rows_per_item(self) -> int:
-        """Number of rows in one item (an env step, the unit that minibatches draw): one row per agent of the module."""
+        """Number of rows in an item, the unit from which minibatches are drawn: A, as an item is an env step with
+        one row for each of the module's A agents.
+        """
         return self.num_agents
 
     def cut(self, columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,15 +131,15 @@ class EnvStepForm(RowForm):
         return self._by_kind(items, lambda x: x.reshape(-1, *x.shape[2:]), lambda x: x)
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns one row of each of m drawn env steps ``[m, A, ...]``: the row of one agent, whose index for each env
-        step is in `step`, ``[m]``. Shared observations have no axis of agents and stay unchanged.
+        """Returns one row of each of m drawn env steps ``[m, A, ...]``: for env step i, the row of the agent with the
+        index ``step[i]``. Observations that all agents share have no axis of agents and stay unchanged.
         """
         return self._by_kind(items, lambda x: x[jnp.arange(len(step)), step], lambda x: x)
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """Returns an all-True ``LOSS_MASK``, ``[m * A]``, for the columns of a minibatch of m env steps of A agents, in
-        the shapes that losses receive. The mask is as long as the longest first axis of all columns, because
-        shared observations have only m entries.
+        """Returns an all-True ``LOSS_MASK``, ``[m * A]``, for a minibatch of m env steps of A agents. `columns` have
+        the shapes that losses receive: most have m * A entries, observations that all agents share have m. The length
+        of the mask is the length of the longest column.
         """
         return jnp.ones(max(map(len, jax.tree.leaves(columns))), bool)
 
@@ -173,12 +173,16 @@ class ChunkForm:
 
     @property
     def rows_per_item(self) -> int:
-        """Number of steps in one item (a chunk, the unit that minibatches draw): L."""
+        """Number of steps in an item, the unit from which minibatches are drawn: L, as an item is a chunk of L
+        steps.
+        """
         return self.length
 
     @property
     def step_axes(self) -> tuple[int, ...]:
-        """Shape of the mask of one item (a chunk of L steps, the unit that minibatches draw): ``(L,)``."""
+        """Shape of the loss mask of an item, the unit from which minibatches are drawn: ``(L,)``, one bool for each of
+        the L steps of a chunk.
+        """
         return (self.length,)
 
     def num_items(self, num_steps: int, num_columns: int) -> int:
@@ -189,8 +193,8 @@ class ChunkForm:
         return -(-num_steps // self.length) * num_columns
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Returns the columns of m drawn items in the shapes that losses receive; chunks ``[m, L, ...]`` of L steps
-        stay unchanged.
+        """Returns the columns of a minibatch unchanged: m chunks of L steps, ``[m, L, ...]``, need no reshaping for
+        losses.
         """
         return items
 
@@ -217,8 +221,8 @@ class ChunkForm:
         return columns, self._in_chunks(dict(module.forward_train(rows)), columns, num_axes=1)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the maximum number of steps in a microbatch. Backpropagation through a microbatch of this size needs
-        about as much memory as through `num_rows` single steps.
+        """Returns the maximum number of steps in a microbatch, if backpropagation may need about as much memory as for
+        `num_rows` single steps.
         """
         return num_rows
 
@@ -257,9 +261,9 @@ class SequenceForm(ChunkForm):
     keeps_order: bool = False
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Calls `module.forward_train` on m chunks of L steps; returns
-        ``(columns for the loss, outputs of the module)``, both ``[m, L, ...]``. If the module processes the steps one
-        by one (`is_stepped`), and `keeps_order` is False, both are ``[m * L, 1, ...]`` instead.
+        """Calls `module.forward_train` on m chunks of L steps. Returns the columns for the loss and the module's
+        outputs, both ``[m, L, ...]``. Exception: if `is_stepped` (the module processes the steps one by one) and not
+        `keeps_order`, both are ``[m * L, 1, ...]``.
         """
         if not self.is_stepped:
             return columns, module.forward_train(columns)
@@ -267,8 +271,8 @@ class SequenceForm(ChunkForm):
         return (columns, self._in_chunks(outputs, columns, num_axes=2)) if self.keeps_order else (stepped, outputs)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the maximum number of steps in a microbatch. Backpropagation through a microbatch of this size needs
-        about as much memory as through `num_rows` single steps.
+        """Returns the maximum number of steps in a microbatch, if backpropagation may need about as much memory as for
+        `num_rows` single steps.
 
         A recurrent layer stores several times as much per step, and is slow with few chunks in parallel. Measured with
         chunks of 32 steps: a quarter of the rows takes 0.9 times as long as half of them.
@@ -342,8 +346,8 @@ def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) 
 def forms_of_batch(
     modules: MultiRLModule, batch: Mapping[str, Mapping[str, Any]], *, needs_time: bool
 ) -> dict[str, Form]:
-    """Returns the array shapes of each module's part of a batch ``{module_id: {column: [N, ...]}}`` (single steps or
-    chunks), ``{module_id: form}``; see `form_of_batch`.
+    """Returns ``{module_id: form}``, the form (item and array shapes) of each module's columns in `batch`: single steps
+    ``[N, ...]`` or chunks ``[N, L, ...]``. See `form_of_batch`.
     """
     return {mid: form_of_batch(modules[mid], columns, needs_time=needs_time) for mid, columns in batch.items()}
 
@@ -353,8 +357,9 @@ def forms_of_batch(
 
 @struct.dataclass
 class Items:
-    """Data of one module on one device, divided into items, the units from which minibatches are drawn: single steps,
-    chunks of steps, or env steps. Each of S shuffle shards has N items, and is shuffled separately.
+    """Data of one module on one device, divided into items: the units from which minibatches are drawn (single steps,
+    chunks of steps, or env steps). Columns are ``[S, N, ...]``: S shuffle shards, which are shuffled separately, with N
+    items each.
 
     Attributes:
         columns: ``{column: pytree [S, N, ...]}``; a batch that was laid out on the host has the device axis before
@@ -403,8 +408,8 @@ class Items:
     @property
     def batch_of_devices(self) -> dict[str, Any]:
         """Columns of this module on all D devices, for Learner hooks such as `pre_update`: ``[D, 1, S * N, ...]``, with
-        S shuffle shards of N items on each device. Works only for items that were built on the host, because only their
-        columns begin with the device axis.
+        S shuffle shards of N items on each device. Only for items that were built on the host: the columns of these
+        items begin with the axis of devices.
         """
         return jax.tree.map(lambda x: x.reshape(len(x), 1, -1, *x.shape[3:]), self.columns)
 

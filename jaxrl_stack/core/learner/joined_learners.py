@@ -458,9 +458,9 @@ class JoinedLearners:
         ]
 
     def _received(self, answers: Sequence[Answer], return_state: bool, number: int) -> list[dict[str, Any]]:
-        """Returns the metrics of update number `number` from the learners' answers, one dict per learner. Counts this
-        update and all earlier updates as answered. If the first answer contains the learner state, stores this state as
-        the snapshot for restarts.
+        """Returns the metrics in `answers`, the learners' results of update number `number`, one dict per learner.
+        Marks this update and all earlier updates as answered. If the first learner's answer contains the learner state,
+        stores this state as the snapshot for restarts.
         """
         first = answers[0]
         self.num_updates = max(self.num_updates, first.num_updates)

@@ -990,8 +990,8 @@ class Learner(Checkpointable):
         return self.masked_means({"x": x}, batch)["x"]
 
     def masked_means(self, values: Mapping[str, jax.Array], batch: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """Returns ``{name: mean}``: the mean of each array in `values` over the valid rows (not masked), as
-        `masked_mean` returns it. All means together need only one reduction over the devices.
+        """Returns ``{name: mean}``: for each array in `values`, the mean over the valid rows (not masked) of the
+        minibatch `batch` on all devices. All means together need only one reduction over the devices.
 
         For losses of different optimizers call `masked_mean` for each loss: means that share a reduction are
         differentiated together, even if an optimizer needs only one of them.
@@ -1502,8 +1502,8 @@ class Learner(Checkpointable):
         return self._result()
 
     def _leaves_all_out(self, sizes: dict[str, int], batch: Any) -> bool:
-        """Whether ``policies_to_train`` excludes all modules, so that this learner makes no update. If this
-        learner makes no update, but other learners that update jointly with it train a module, raises a ValueError (see
+        """Returns True if ``policies_to_train`` excludes all modules; this learner then makes no update. In this case,
+        raises a ValueError if another of the learners that update jointly trains a module (see
         `UpdatePrograms.sizes_of_all_learners`).
         """
         if not self.pure_update.trains_nothing:
@@ -1627,9 +1627,9 @@ class Learner(Checkpointable):
         learned: Mapping[MetricKey, Any],
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[ModuleID, int]:
-        """Updates the lifetime counters of trained steps after updates in an on-device program: adds the number of
-        steps on which these updates have trained each module. Does nothing if no rows are masked. Arguments as in
-        `training_counts`.
+        """Adds the number of steps on which updates in an on-device program have trained each module to the lifetime
+        counters. Does nothing if no rows are masked, because these numbers then follow from the sizes of the updates.
+        Arguments as in `training_counts`.
 
         Returns:
             ``{module_id: number of steps}`` of these updates, also added to `steps_trained`. {} if no rows are masked:
@@ -1721,9 +1721,9 @@ class Learner(Checkpointable):
         self._register_optimizers()
 
     def _take_new_weights(self) -> bool:
-        """Draws initial weights again, with the seed of the current config, and returns True. Modules given to the
-        constructor keep their weights. If compiled programs contain constants that were drawn with the earlier seed,
-        changes nothing and returns False.
+        """Draws new initial weights with the seed of the current config; modules given to the constructor keep their
+        weights. Returns False, and changes nothing, if the compiled programs contain constants that were drawn with the
+        earlier seed; otherwise returns True.
         """
         if self._module_given is not None:
             return True
@@ -1838,8 +1838,8 @@ class Learner(Checkpointable):
     def _regroup(
         self, modules: dict[ModuleID, RLModule], overrides: dict[ModuleID, dict[str, Any]], should_update: Any
     ) -> MultiRLModuleSpec:
-        """Replaces the modules of this learner, and keeps the state of unchanged modules. If an error occurs, the
-        learner stays unchanged.
+        """Replaces the modules of this learner by `modules`. Modules that the learner already had keep their weights,
+        optimizer states and other state. If an error occurs, the learner stays unchanged.
         """
         old = jax.device_get(host_view(self.state))
         with self._unchanged_on_failure():

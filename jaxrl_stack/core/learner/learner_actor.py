@@ -140,9 +140,9 @@ class LearnerActor:
     def update(
         self, data: UpdateData, arguments: dict[str, Any], *, wants_state: bool = False, wants_weights: bool = False
     ) -> Answer:
-        """Updates the Learner of this actor with `data`, its share of the update's data. Returns metrics (or values
-        per row, see `Answer.rows`) and number of updates; on request also the learner's state and the weights for env
-        runners.
+        """Updates the Learner of this actor with `data`, the part of the update's data for this learner. Returns
+        metrics (after `Learner.update_rows`: values per row) and the number of updates, and on request the learner's
+        state and the weights for env runners.
 
         Args:
             data: `TrainingData` for `Learner.update`; rows for `Learner.update_rows`; other steps for
@@ -232,7 +232,7 @@ def weights_for_runners(learner: Learner) -> dict[str, Any]:
 
 
 def module_states(learner: Learner, module_ids: Collection[str] | None, inference_only: bool) -> dict[str, Any]:
-    """Returns the states of modules as NumPy arrays, ``{module_id: {name: array}}``.
+    """Returns the weights and other variables of modules as NumPy arrays, ``{module_id: {"path/to/leaf": array}}``.
 
     Args:
         learner: The learner.
