@@ -66,7 +66,7 @@ class PurePipeline:
     @property
     def num_stacked_frames(self) -> int:
         """Number of frames that the last connector of the pipeline stacks in each observation; 1 if it stacks none.
-        Also 1 if observations have an action mask: these are not stored as one frame per step.
+        Also 1 if observations have an action mask, because such observations are not stored as one frame per step.
         """
         if not self.members or mask_key_in(self.observation_space, self.mask_keys):
             return 1

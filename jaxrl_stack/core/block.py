@@ -299,7 +299,8 @@ class Block:
     def rows_of_observations(self, function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
         """Prepares the evaluation of `function` on the observations of selected steps of the block. Returns two pairs
         ``(inputs, f)``: the first for the observations before the steps, the second for the observations after the
-        steps. `f` maps selected entries of `inputs` to the values of `function`.
+        steps. If `f` is called with the entries of `inputs` for some steps, it returns the results of `function` at
+        these steps.
 
         `inputs` has one entry per step, ``[T * B, ...]``. See `frames.rows_of_block`.
         """

@@ -64,7 +64,8 @@ class Versions(NamedTuple):
 
 class AgentTimes(NamedTuple):
     """NumPy arrays with the times at which agents' steps began and were complete, for environments with several agents.
-    Times are counted in vector steps (one step in each environment) within one `sample()` call of an EnvRunner.
+    Times are counted in vector steps (one step in each environment) of the `sample()` call that returned the `Part`
+    with these times.
 
     Row ``s * B + i`` is agent s of the module in environment i. If the part continues the part before (see
     `RecordingId.serial`), the unfinished episode of environment i continues, too, unless ``ends[-1, i]`` is True in the

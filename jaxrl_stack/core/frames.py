@@ -146,7 +146,7 @@ def rows_of_block(
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Prepares the evaluation of `function` on the observations of selected steps of a block. Returns two pairs
     ``(inputs, f)``: the first for the observations before the steps, the second for the observations after the steps.
-    `f` maps selected entries of `inputs` to the values of `function`.
+    If `f` is called with the entries of `inputs` for some steps, it returns the results of `function` at these steps.
 
     If the block stores whole observations, the returned inputs are the observations. If it stores single frames, inputs
     are row indices, and the returned functions restore the stacked observations before they call `function`.

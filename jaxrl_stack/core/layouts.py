@@ -135,9 +135,9 @@ class Layouts(Mapping[str, Layout]):
         return frozenset(mid for mid, own in self.items() if own.num_frames > 1)
 
     def masked_as(self, batch: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Returns a copy of these layouts in which a module's `is_masked` is True if its columns in `batch` contain
-        ``LOSS_MASK``, else False: connectors may have added or removed this column. Layouts of modules that are not in
-        `batch` stay unchanged. See `Layout.masked_as`.
+        """Returns a copy of these layouts in which a module's `is_masked` is True if the module's columns in `batch`
+        contain ``LOSS_MASK``, else False: connectors may have added or removed this column. Layouts of modules that are
+        not in `batch` stay unchanged. See `Layout.masked_as`.
         """
         return type(self)({mid: own.masked_as(batch[mid]) if mid in batch else own for mid, own in self.items()})
 

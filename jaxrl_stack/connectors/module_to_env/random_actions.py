@@ -19,7 +19,7 @@ from jaxrl_stack.utils.spaces.boxes import scaled_from_bounds
 
 
 class RandomActions(ConnectorV2):
-    """When exploring, replaces each action with probability `epsilon` by a random draw from the action space. Without
+    """Replaces each action, with probability `epsilon`, by a random draw from the action space when exploring. Without
     exploration, actions do not change.
 
     ACTIONS becomes what is done, and hence what is recorded. ACTION_LOGP, the log-probability of another action in
@@ -47,8 +47,9 @@ class RandomActions(ConnectorV2):
         self.normalize_actions = normalize_actions
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """When exploring, replaces each action in the column ACTIONS, ``[B, ...]``, with probability `epsilon` by a
-        random action drawn with ``ctx.key``, and removes the column ACTION_LOGP. Otherwise returns the batch unchanged.
+        """Replaces each action in the column ACTIONS, ``[B, ...]``, with probability `epsilon` by a random action
+        drawn with ``ctx.key``, and removes the column ACTION_LOGP. If ``ctx.explore`` is False, returns the batch
+        unchanged.
 
         Raises:
             ValueError: Exploring without ``ctx.key``.

@@ -62,7 +62,7 @@ class AsynchronousUpdates:
         return self._actors.finished_updates()
 
     def pending_refs(self) -> list[Any]:
-        """Returns one Ray reference per sent update whose results have not been fetched yet, oldest update first: the
-        reference to the result of the first learner.
+        """Returns one Ray reference (to the first learner's result) for each sent update whose results `finished` has
+        not fetched yet, oldest update first.
         """
         return [pending.refs[0] for pending in self._actors.pending]

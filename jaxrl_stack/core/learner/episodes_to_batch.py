@@ -128,8 +128,8 @@ def _columns(episode: SingleAgentEpisode) -> dict[str, Any]:
 
 def _with_states(columns: dict[str, Any], episode: SingleAgentEpisode, module: RLModule) -> dict[str, Any]:
     """Returns the columns of one episode with two additional columns: ``STATE_IN``, the recurrent state before every
-    step, and ``RESETS``, bool, True only in the first step of the episode. If `episode` is a chunk that begins later in
-    the episode, ``RESETS`` is False everywhere. Leaves out ``STATE_OUT``.
+    step, and ``RESETS``, bool, True only in the first step of the whole episode. If `episode` is a later chunk of an
+    episode, ``RESETS`` is False everywhere. Leaves out ``STATE_OUT``.
 
     The state before a step is its recorded ``STATE_IN``, or else ``STATE_OUT`` of the step before. If ``STATE_IN`` is
     missing, the first state is the initial state at the start of an episode, else ``STATE_OUT`` of the last look-back

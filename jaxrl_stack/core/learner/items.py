@@ -77,8 +77,8 @@ class RowForm:
         return columns, module.forward_train(columns)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the maximum number of steps in a microbatch, if backpropagation may need about as much memory as for
-        `num_rows` single steps.
+        """Returns the maximum number of steps in a microbatch. With this number, backpropagation needs about as much
+        memory as for `num_rows` single steps.
         """
         return num_rows
 
@@ -221,8 +221,8 @@ class ChunkForm:
         return columns, self._in_chunks(dict(module.forward_train(rows)), columns, num_axes=1)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the maximum number of steps in a microbatch, if backpropagation may need about as much memory as for
-        `num_rows` single steps.
+        """Returns the maximum number of steps in a microbatch. With this number, backpropagation needs about as much
+        memory as for `num_rows` single steps.
         """
         return num_rows
 
@@ -271,8 +271,8 @@ class SequenceForm(ChunkForm):
         return (columns, self._in_chunks(outputs, columns, num_axes=2)) if self.keeps_order else (stepped, outputs)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the maximum number of steps in a microbatch, if backpropagation may need about as much memory as for
-        `num_rows` single steps.
+        """Returns the maximum number of steps in a microbatch. With this number, backpropagation needs about as much
+        memory as for `num_rows` single steps.
 
         A recurrent layer stores several times as much per step, and is slow with few chunks in parallel. Measured with
         chunks of 32 steps: a quarter of the rows takes 0.9 times as long as half of them.

@@ -1627,8 +1627,9 @@ class Learner(Checkpointable):
         learned: Mapping[MetricKey, Any],
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[ModuleID, int]:
-        """Adds the number of steps on which updates in an on-device program have trained each module to the lifetime
-        counters. Does nothing if no rows are masked, because these numbers then follow from the sizes of the updates.
+        """Adds to the lifetime counter of each module the number of steps on which updates in an on-device program have
+        trained the module. Does nothing if no rows are masked, because these numbers then follow from the sizes of the
+        updates.
         Arguments as in `training_counts`.
 
         Returns:
