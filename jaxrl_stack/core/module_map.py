@@ -114,8 +114,8 @@ class ModuleMap:
         return next(iter(self.agents_of))
 
     def numbers(self, key: str, of_agents: Mapping[Any, Any], of_opponents: Any = 0) -> dict[str, dict[str, Any]]:
-        """Converts a metric, ``{agent id: number}``, to the form of results: the number of each agent, and for each
-        module the sum over its agents.
+        """Converts a metric with one number per agent, ``{agent id: number}``, to the form of results, which contain
+        these numbers and, for each module, their sum over the module's agents.
 
         If episodes assign agents to modules, the sums are missing.
 
@@ -154,8 +154,8 @@ class ModuleMap:
         return rows
 
     def by_agent(self, rows: Mapping[str, Any], axis: int = 0) -> dict[Any, Any]:
-        """Splits ``{module id: array}`` along the axis of environments into ``{agent id: array}``; inverse
-        of `rows`.
+        """Splits arrays ``{module id: array}`` along the axis of environments into one array per agent, ``{agent id:
+        array}``. Inverse of `rows`, which concatenates the arrays of each module's agents.
         """
         of_agents = {}
         if self.ranges:
@@ -199,8 +199,9 @@ class ModuleMap:
         return derived_seed(f"policy of module/{module_id}", seed) if self.is_multi_agent else seed
 
     def unwrapped(self, of_modules: Any) -> Any:
-        """Converts ``{module id: value}`` to the form in results and checkpoints: for a single agent, only the value of
-        its module; for multi-agent environments, the dict unchanged.
+        """Converts ``{module id: value}`` to the form in which results and checkpoints contain the values. In
+        multi-agent environments, returns the dict unchanged; for a single agent, returns only the value of the agent's
+        module.
 
         Args:
             of_modules: ``{module id: value}``, or a MultiRLModule.
@@ -208,8 +209,8 @@ class ModuleMap:
         return of_modules if self.is_multi_agent else of_modules[self.module_id]
 
     def by_module(self, value: Any) -> Mapping[str, Any]:
-        """Returns ``{module id: value}``; inverse of `unwrapped`. For a single agent, `value` is the value of its
-        module; for multi-agent environments, `value` is this dict already.
+        """Converts a result of `unwrapped` back to ``{module id: value}``. In multi-agent environments, `value` is this
+        dict already; for a single agent, `value` is the value of the agent's module.
         """
         return value if self.is_multi_agent else {self.module_id: value}
 
@@ -244,7 +245,7 @@ class PolicyTable(Plain):
         self._policies = dict(policies)
 
     def __call__(self, agent_id: Any, episode: Any = None, **kwargs: Any) -> str:
-        """Returns the policy id of an agent.
+        """Looks up an agent in this table, and returns the id of the policy with which the agent acts.
 
         Raises:
             ValueError: If the table does not have the agent.
@@ -300,8 +301,8 @@ class ByModule(Mapping[str, ValueT]):
 def single_agent(
     module_ids: Collection[str] = (), needs: str = "batches of the form {module_id: columns}"
 ) -> ModuleMap:
-    """Returns the `ModuleMap` (agents to modules) of an env with a single agent, or of a batch without module ids: one
-    agent, which acts with one module.
+    """Returns a `ModuleMap` (mapping of agents to modules) with one agent, which acts with one module. This map serves
+    for an env with a single agent, and for a batch without module ids.
 
     Args:
         module_ids: Ids of the modules. The agent acts with the only one, or with "default_policy" if there are several

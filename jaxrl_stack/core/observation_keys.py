@@ -19,7 +19,8 @@ OBSERVATION_KEYS = (POLICY_OBS_KEY, VALUE_OBS_KEY)
 
 
 def check_observation_keys(settings: Mapping[str, Any], supported: Collection[str], owner: str) -> None:
-    """Checks the settings `policy_obs_key` and `value_obs_key`, without the observation space.
+    """Checks the settings `policy_obs_key` and `value_obs_key`: the networks must read each given setting, and both
+    settings must select the same keys if ``vf_share_layers=True``. This check does not use the observation space.
 
     Args:
         settings: Settings of `DefaultModelConfig`; missing ones have their defaults.
@@ -98,7 +99,8 @@ def selected_space(space: gym.spaces.Dict) -> gym.Space:
 
 
 def selected_observation(space: gym.spaces.Dict, observation: Mapping[str, Any]) -> Any:
-    """Selects keys of an observation, and converts their entries to the input of default encoders.
+    """Selects the entries of a Dict observation whose keys are in `space`, and converts the entries to the input of
+    default encoders, usually a float32 vector ``[..., d]``. Images are not flattened.
 
     One key gives its entry. Several keys without images give one float32 vector ``[..., d]``, with images a dict.
 
@@ -111,8 +113,9 @@ def selected_observation(space: gym.spaces.Dict, observation: Mapping[str, Any])
 
 
 def _part(space: gym.spaces.Dict, observation: Any) -> Any:
-    """Selects the keys of `space` from `observation`: a Dict observation, or `space` itself. If `space` has one key,
-    returns the entry of this key. If it has several keys, returns a dict of their entries, or `space` unchanged.
+    """Returns the entries of `observation` whose keys are in `space`. `observation` is a Dict observation, or `space`
+    itself. For one key, returns only its entry; for several keys, returns a dict of their entries, or `space` unchanged
+    if `observation` is `space`.
     """
     keys = list(space.spaces)
     if len(keys) == 1:

@@ -154,8 +154,9 @@ class Snapshots:
 
 
 def draw_probabilities(draw: str, records: Sequence[SnapshotRecord]) -> np.ndarray:
-    """Returns the probabilities of drawing snapshots as opponents, float64 ``[len(records)]``. Each record describes
-    the games against one snapshot; see `Snapshots.draw`.
+    """Returns, for each snapshot, the probability that it is drawn as an opponent, float64 ``[n]`` for n snapshots.
+    ``draw="uniform"`` gives equal probabilities; ``"hard"`` gives probabilities proportional to ``(1 - win rate)**2``,
+    with the policy's smoothed win rate against the snapshot.
 
     Args:
         draw: "uniform" or "hard".

@@ -1,4 +1,4 @@
-"""Conversion of a Learner's state from and to named arrays, for checkpoints."""
+"""Conversion of a Learner's state to named arrays and back, for checkpoints."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ class LearnerCheckpoint:
         learner.place(jax.device_get(host_view(learner.state)).replace(params=params, rest=rest))
 
     def _with_module_states(self, states: Mapping[ModuleID, Mapping[str, Any]]) -> tuple[Any, Any]:
-        """Returns the learner's parameters and other module state, in which `states` replace the states of some
-        modules.
+        """Returns the learner's parameters and other module arrays, with new states for the modules in `states`,
+        ``{module_id: state}``.
         """
         learner = self._learner
         unknown = [module_id for module_id in states if module_id not in learner.template]

@@ -110,23 +110,27 @@ class LearnerGroup(Checkpointable):
 
     @property
     def num_updates(self) -> int:
-        """Number of updates so far, reported as ``weights_seq_no`` with the weights."""
+        """Number of updates so far. EnvRunners receive this number with the weights, as ``weights_seq_no``."""
         return self._local.num_updates if self._actors is None else self._actors.num_updates
 
     @property
     def has_host_connectors(self) -> bool:
-        """Whether the learner pipeline has connectors that run on the host; if so, `update_block` is not possible."""
+        """Whether the learner pipeline has connectors that run on the host, on episodes, not in the compiled update. If
+        so, updates need episodes, and `update_block` raises an error.
+        """
         return bool(self.host_connector_names)
 
     @property
     def host_connector_names(self) -> list[str]:
-        """Names of the learner pipeline's connectors that run on the host."""
+        """Names of the connectors in the learner pipeline that run on the host, on episodes, not in the compiled
+        update.
+        """
         return self._local.host_connector_names if self._actors is None else self._actors.info["host_connector_names"]
 
     @property
     def needs_all_final_obs(self) -> bool:
-        """Whether connectors of the learner pipeline read the final observations of terminated episodes, not only of
-        truncated episodes.
+        """Whether connectors of the learner pipeline read the final observations of terminated episodes, in addition to
+        the final observations of truncated episodes.
         """
         return self._local.needs_all_final_obs if self._actors is None else self._actors.info["needs_all_final_obs"]
 
@@ -370,7 +374,7 @@ class LearnerGroup(Checkpointable):
         mark_healthy: bool = False,
         **kwargs: Any,
     ) -> RemoteCallResults:
-        """Calls ``func(learner, **kwargs)`` with every learner.
+        """Calls ``func(learner, **kwargs)`` with every learner, and returns the results in the order of the learners.
 
         Changes that `func` makes must be the same in all learners. If learners are lost and restart, changes since the
         last snapshot are lost, too. Snapshots are taken every ``learner_snapshot_interval`` updates.
@@ -439,7 +443,7 @@ class LearnerGroup(Checkpointable):
             self._actors.change(method, value)
 
     def copied_modules(self) -> dict[str, RLModule]:
-        """Returns copies of the learners' modules in this process, with the current weights, ``{module_id:
+        """Builds copies of the learners' modules in this process, with the current weights. Returns ``{module_id:
         module}``.
         """
         modules = self._first(_spec_of_modules).build(seed=0)
@@ -466,8 +470,8 @@ class LearnerGroup(Checkpointable):
         self._change("set_weights", weights)
 
     def get_weights_ref(self) -> Any:
-        """Returns a Ray reference to the entries of an EnvRunner's state that come from the learner: weights and number
-        of updates.
+        """Puts the weights and the number of updates, as entries of an EnvRunner's state, into Ray's object store.
+        Returns the Ray reference.
 
         All runners share one object: ``runner.set_state.remote(ref)``. A learner actor writes it into the object store
         itself, so that it does not pass through this process.
@@ -501,7 +505,9 @@ class LearnerGroup(Checkpointable):
             self._change("set_state", state[COMPONENT_LEARNER])
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns the constructor arguments of this group for checkpoints, ``config`` and ``module_spec``."""
+        """Returns the constructor arguments of this group, for checkpoints: no positional arguments, and the keyword
+        arguments ``config`` and ``module_spec``.
+        """
         _, of_learner = self._first(operator.methodcaller("get_ctor_args_and_kwargs"))
         return (), {"config": self.config, "module_spec": of_learner["module_spec"]}
 
@@ -544,8 +550,8 @@ def _spec_of_modules(learner: Learner) -> MultiRLModuleSpec:
 
 
 def _parts_of_learner(components: str | Collection[str]) -> list[str]:
-    """Returns the components of a Learner's state that the names ``"learner"``, ``"learner/rl_module"`` or
-    ``"rl_module"`` select.
+    """Converts names of components in a LearnerGroup's state to names of components in a Learner's state: ``"learner"``
+    to all of these components, ``"learner/rl_module"`` or ``"rl_module"`` to ``"rl_module"``.
     """
     names = [components] if isinstance(components, str) else list(components)
     parts = [name.removeprefix(f"{COMPONENT_LEARNER}/").partition("/")[0] for name in names]

@@ -132,7 +132,8 @@ class Losses:
         return losses, LossOutputs(rest, trace.metrics.collect(), trace.metrics.rows)
 
     def arguments(self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch) -> tuple[Any, ...]:
-        """Returns the arguments of `__call__` with which the loss is traced for a minibatch of given shapes.
+        """Returns the arguments with which JAX traces `Losses.__call__`. The argument `batch` gives only the shapes and
+        dtypes of the minibatch.
 
         Args:
             params: All parameters.

@@ -101,7 +101,8 @@ class MinibatchRecords:
     def __call__(
         self, before: Carry, after: Carry, logged: TracedMetrics, taken: TakenFrom, index: Mapping[ModuleID, Any]
     ) -> Record:
-        """Returns the debugging record of one gradient step; call `note_gradients` before.
+        """Returns the debugging record of one gradient step. Before this call, `note_gradients` must have stored the
+        norms of the step's gradients.
 
         Args:
             before, after: Arrays before and after the step.
@@ -119,8 +120,8 @@ class MinibatchRecords:
         return record | self._rows(before, taken, index, trace.axis_name) if is_linear else record
 
     def _rows(self, before: Carry, taken: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str | None) -> Record:
-        """Finds the rows with the largest losses in a minibatch; returns their losses and columns as entries of the
-        minibatch's debugging record.
+        """Finds the rows with the largest losses in a minibatch. Returns the losses, places and columns of these rows
+        as entries of the minibatch's debugging record, ``{path: array}``.
         """
         counts = row_counts(taken, index, axis_name)
 
@@ -165,9 +166,12 @@ class MinibatchRecords:
         return {mid: own * counts[mid] for mid, own in found.items()}, rest
 
     def _shown(self, module_id: ModuleID, rows: jax.Array, index: jax.Array | None) -> Record:
-        """Returns the places and columns of the rows at the positions `rows` in a minibatch, for the minibatch's
-        debugging record. A place is given by item and shard, and by the step if an item has several rows; for sampled
-        blocks also by time step and index on axis B. The loss mask, PRNG keys and large arrays are left out.
+        """Returns the columns and places of some rows of a minibatch as entries of the minibatch's debugging record.
+        The rows are at the positions `rows` in the minibatch; a row's place says from which shuffle shard and item the
+        row comes.
+
+        A place also has the step if an item has several rows, and for sampled blocks the time step and the index on
+        axis B. The loss mask, PRNG keys and large arrays are left out.
 
         Args:
             module_id: The module.
@@ -223,8 +227,9 @@ def _norm(x: jax.Array) -> jax.Array:
 
 
 def _taken(column: Any, shard: jax.Array, item: jax.Array) -> Any:
-    """Gathers k entries of a column ``[S, N, ...]`` (S shuffle shards of N items): entry i is item ``item[i]`` of shard
-    ``shard[i]``. If the column has single frames (`FrameRows`), the entries are frame-stacked observations.
+    """Gathers k entries from a column ``[S, N, ...]``, which has N items in each of S shuffle shards. Entry i is item
+    ``item[i]`` of shard ``shard[i]``. If the column stores single frames (`FrameRows`), returns frame-stacked
+    observations.
     """
     if isinstance(column, FrameRows):
         return jax.vmap(lambda s, i: jax.tree.map(lambda x: x[s], column).take(i[None])[0])(shard, item)

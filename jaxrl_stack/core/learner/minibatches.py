@@ -78,7 +78,8 @@ def minibatch_index(step: jax.Array, size: int, num_rows: int, keys: jax.Array |
 def minibatch_index_within(
     step: jax.Array, size: int, domain: jax.Array, seed: jax.Array | None, shards: jax.Array
 ) -> jax.Array:
-    """Returns the row indices of one minibatch like `minibatch_index`, for a number of rows that is a traced value.
+    """Returns the row indices of one minibatch, for every shuffle shard (group of rows that is shuffled separately) on
+    this device. The number of rows is a traced value; if it is an int, use `minibatch_index`.
 
     Args:
         step: uint32 scalar, index of the minibatch in the update.

@@ -205,7 +205,8 @@ def check_gradients(gradients: Any, hook: str, learner: str) -> None:
 
 
 def clip_gradients(gradients: ParamDict, grad_clip: Any, grad_clip_by: str) -> tuple[ParamDict, jax.Array]:
-    """Clips gradients by value, by norm or by global norm, as RLlib does.
+    """Clips the gradients of one optimizer by value, by norm or by global norm, with RLlib's settings `grad_clip` and
+    `grad_clip_by`.
 
     Args:
         gradients: ``{ref: gradient}`` of one optimizer.
@@ -337,7 +338,9 @@ def registered_optimizer(
 
 
 def is_another_value(value: Any, former: Any) -> bool:
-    """Whether a setting, such as ``lr``, has changed in float32, the precision in which compiled programs read it."""
+    """Whether the new value of a setting, such as ``lr``, differs from its former value. Numbers are compared in
+    float32, the precision in which compiled programs read them.
+    """
     if isinstance(value, int | float) and isinstance(former, int | float):
         return bool(np.float32(value) != np.float32(former))
     return value != former

@@ -1,4 +1,4 @@
-"""Padding of batches in host memory to a few fixed sizes, so that few programs are compiled.
+"""Padding of batches in host memory to a few fixed numbers of rows, so that few programs must be compiled.
 
 The number of rows of an update is an array argument of its program. The padded sizes grow in steps of at most a
 quarter. Padding is never read, or is masked if a loss takes all rows in one step.
@@ -29,7 +29,8 @@ _EIGHTHS = (8, 10, 12, 15)
 
 
 class PaddedRows(NamedTuple):
-    """Padded batch and its number of real rows, as arguments of a compiled update.
+    """Padded batch of a compiled update, with the number of real rows (rows that are not padding) and the sizes of the
+    update.
 
     Attributes:
         items: ``{module_id: Items}``, with the device axis first; see `lay_out_rows`.
@@ -151,7 +152,8 @@ def checked_block(module_id: str, block: Block, modules: MultiRLModule, plan: Up
 
 
 def check_columns(module_id: str, columns: dict[str, Any], module: RLModule) -> None:
-    """Raises a ValueError for non-numeric columns, and if observations or actions do not match the module's spaces.
+    """Raises a ValueError if a column of a module's batch is neither numeric nor bool, or if the observations or
+    actions in the batch do not match the module's spaces.
 
     Structure, shapes and kinds of dtypes are compared; values are not checked.
     """

@@ -35,8 +35,8 @@ class TrainedOn:
 
 
 class Amount(NamedTuple):
-    """Amount of data for one module in an update: the number of steps, and the number of units that minibatches draw
-    (steps, chunks or env steps).
+    """Amount of one module's data in an update: the number of steps, and the number of items. Items are the units that
+    minibatches consist of: single steps, chunks (training sequences) or env steps.
 
     Attributes:
         num_rows: Number of steps.
@@ -66,8 +66,9 @@ def lifetime_env_steps(timesteps: Mapping[str, Any] | int | None) -> int:
 
 
 def amount_of_block(form: Form, num_steps: int, num_columns: int) -> Amount:
-    """Returns the amount of data in sampled steps ``[T, B, ...]``: the number of steps, and the number of items. `form`
-    defines the items, the units that minibatches draw: single steps, chunks or env steps.
+    """Returns the amount of data in sampled steps ``[T, B, ...]``: the number of steps, and the number of items. Items
+    are the units that minibatches consist of; `form` defines them as single steps, chunks (training sequences) or env
+    steps.
     """
     return Amount(num_steps * num_columns, form.num_items(num_steps, num_columns), form.rows_per_item)
 
@@ -116,8 +117,8 @@ def trained_in_each(
     forms: Mapping[str, Form],
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
-    """Returns, for each module, the numbers of rows (per gradient step, and in total) on which a single update trains
-    the module. They follow from the batch size, which is equal in all updates; see `Learner.training_counts`.
+    """Returns the numbers of rows on which one update trains each module, per gradient step and in total, ``{module id:
+    TrainedOn}``. The numbers follow from the batch size, which is equal in all updates; see `Learner.training_counts`.
     """
     columns = num_columns or dict.fromkeys(modules, 1)
     amounts = {mid: amount_of_block(forms.get(mid, RowForm()), num_steps, columns[mid]) for mid in modules}
@@ -177,8 +178,8 @@ class StepsTrained:
         self.num_updates = num_updates
 
     def lifetime(self, name: str, num_steps: int, num_updates: int) -> int:
-        """Returns the lifetime number of trained steps after `num_updates` updates: the stored counter, plus
-        `num_steps` for each later update that the counter does not include yet.
+        """Returns the lifetime number of trained steps after `num_updates` updates. The stored counter may not include
+        the last updates yet; each of these updates adds `num_steps`.
 
         Args:
             name: Module id, or ALL_MODULES for steps of the environment.

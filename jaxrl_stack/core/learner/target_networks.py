@@ -38,8 +38,8 @@ class TargetNetworkUpdates(Learner):
     shared_extra: tuple[str, ...] = (LAST_TARGET_UPDATE, TARGET_UPDATES)
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """Returns the initial extra state with two counters for each module with target networks, both zero: sampled
-        env steps at the last target update, and number of target updates.
+        """Returns the extra state of the base class, and two counters, initially 0, for every module with target
+        networks: sampled env steps at the last target update, and number of target updates.
         """
         return {
             **super().initial_extra_state(),
@@ -50,7 +50,9 @@ class TargetNetworkUpdates(Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> UpdateResult:
-        """Updates the target networks whose update is due; pure, see `Learner.post_update`."""
+        """Updates the target networks whose update is due. The method is a pure function: it returns the new learner
+        state and the metrics; see `Learner.post_update`.
+        """
         state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         last, number = dict(state.extra[LAST_TARGET_UPDATE]), dict(state.extra[TARGET_UPDATES])
         rest, metrics = dict(state.rest), dict(metrics)

@@ -139,8 +139,8 @@ class TracedMetrics:
         function: Callable[[RunningStatistics], jax.Array | dict[str, jax.Array]],
         statistics: RunningStatistics,
     ) -> None:
-        """Logs the metric ``function(statistics)``, where `statistics` are the mean and variance of a value over the
-        rows of a minibatch. An update reports only the last minibatch's value of the metric.
+        """Logs a metric that is computed from statistics, ``function(statistics)``. The statistics are the mean and
+        variance of a quantity over the rows of a minibatch. An update reports the metric of its last minibatch.
 
         The statistics of all parts of a minibatch and of all devices are merged first.
 
@@ -202,8 +202,8 @@ class Metrics:
         return {path: (how, next(numbers[how] if isinstance(how, str) else statistics)) for path, how in self.entries}
 
     def _with(self, numbers: Mapping[str, Any], statistics: Any = None) -> Metrics:
-        """Returns a copy of these metrics with new values. `numbers`, ``{reduction: arrays}``, replaces the values of
-        metrics with these reductions; `statistics`, if given, replaces all statistics.
+        """Returns a copy of these metrics with some values replaced. `numbers`, ``{reduction: arrays}``, replaces the
+        values of all metrics that have one of these reductions. `statistics`, if not None, replaces all statistics.
         """
         statistics = self.statistics if statistics is None else statistics
         return dataclasses.replace(self, numbers={**self.numbers, **numbers}, statistics=statistics)
@@ -231,8 +231,8 @@ class Metrics:
 
     @property
     def averages(self) -> dict[str, tuple[jax.Array, ...]]:
-        """Values of all metrics that are averaged over devices (with the reductions "last" and "mean"), ``{reduction:
-        arrays}``. One all-reduce can average them together with the gradients.
+        """Values of all metrics that are averaged over devices, ``{reduction: arrays}``: the metrics with the
+        reductions "last" and "mean". One all-reduce can average these values together with the gradients.
         """
         return {how: x for how, x in self.numbers.items() if how in _AVERAGED}
 
@@ -251,8 +251,9 @@ class Metrics:
         )
 
     def exchanged(self, averages: Mapping[str, Any], slots: tuple[RunningStatistics, ...]) -> Metrics:
-        """Returns a copy of these metrics with results of an all-reduce over devices. The argument `averages` has the
-        means of the property `averages`, and `slots` has the sums of `statistics_in_slots()`.
+        """Returns a copy of these metrics in which results of an all-reduce over devices replace the values of this
+        device. `averages` are the means of the property `averages` over devices; `slots` are the sums of
+        `statistics_in_slots()` over devices.
         """
         return self._with(averages, slots)
 
@@ -266,7 +267,7 @@ class Metrics:
 
     def before_minibatches(self) -> tuple[Metrics, dict[str, tuple[jax.Array, ...]]]:
         """Returns the initial carry of a loop that reduces metrics over minibatches: empty metrics (see `nothing`), and
-        zeros as the rounding errors of the sums so far.
+        the rounding errors of the metrics' sums, which are initially 0.
         """
         start = self.nothing()
         return start, {how: own for how, own in start.numbers.items() if how in ("mean", "sum")}
@@ -393,8 +394,8 @@ def raise_if_not_finite(metrics: Mapping[MetricKey, Any], iteration: int | str) 
 
 
 def nest_metrics(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
-    """Converts metrics ``{(module_id, name): value}`` to the nested dict of results, ``{module_id: {name: float}}``;
-    leaves out flags of ``check_nans``.
+    """Converts metrics ``{(module_id, name): value}`` to the nested dict of results, ``{module_id: {name: float}}``.
+    Leaves out the flags that ``check_nans`` logs: whether losses and gradients are finite.
     """
     readings = {(): float, (1,): _setting, (2,): _counter}
     return _nested({path: readings[np.shape(value)](value) for path, value in flat.items() if path[0] != NOT_FINITE})

@@ -78,8 +78,8 @@ class LinearizedLosses:
     params: ParamDict
 
     def gradients(self, of: Callable[[dict[ModuleID, Any]], Any], refs: Iterable[str]) -> ParamDict:
-        """Returns the gradients of the scalar ``of(losses)`` with respect to the parameters `refs`. `of` is a linear
-        function of the losses, such as their sum.
+        """Returns the gradients of a scalar with respect to the parameters `refs` (names), ``{ref: gradient}``. The
+        argument `of` is a linear function that computes the scalar from the losses, for example their sum.
 
         Computations that lead only to other losses are skipped, and, in a compiled program, also those that lead only
         to other parameters.

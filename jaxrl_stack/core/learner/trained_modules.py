@@ -40,7 +40,7 @@ def trains_nothing(policies_to_train: Any, trained: Collection[str]) -> bool:
 
 
 def check_any_is_trained(policies_to_train: Any, trained: Collection[str], batch: Collection[str]) -> None:
-    """Raises a ValueError if a batch has no rows of modules that are trained.
+    """Raises a ValueError if a batch has rows only of modules that are not trained.
 
     Args:
         policies_to_train: The setting.

@@ -86,7 +86,7 @@ class TrainingData:
         return found
 
     def _split_agents(self) -> None:
-        """Replaces multi-agent episodes in this data by their single-agent episodes."""
+        """Replaces multi-agent episodes in this data, in place, by their single-agent episodes."""
         if self.episodes is not None:
             self.episodes = episodes_of_agents(self.episodes)
 
@@ -121,7 +121,7 @@ class TrainingData:
             self._split_agents()
 
     def shard(self, num_shards: int, len_lookback_buffer: int | None = None, **kwargs: Any) -> list[TrainingData]:
-        """Splits the data of an update over learners, as evenly as possible.
+        """Splits the data of an update over learners, as evenly as possible, and returns the data of each learner.
 
         Batches are split by rows, module by module; episodes into time slices with equal numbers of steps, so that at
         most ``num_shards - 1`` episodes are cut. References of batches are passed on if their number is a multiple of
@@ -187,7 +187,8 @@ def bounds(num_items: int, num_shards: int) -> list[tuple[int, int]]:
 def slice_episodes(
     episodes: Sequence[SingleAgentEpisode], num_shards: int, len_lookback_buffer: int | None = None
 ) -> list[list[SingleAgentEpisode]]:
-    """Splits episodes in time into one list per shard; the numbers of steps of the shards differ by at most one.
+    """Splits episodes into one list per shard (the data for one learner). Where a shard is full, an episode is cut in
+    time; the numbers of steps of the shards differ by at most one.
 
     Args:
         episodes: Episodes, which are concatenated in this order and cut where a shard is full.
@@ -216,8 +217,8 @@ def slice_episodes(
 
 
 def split_rows(batches: Sequence[Mapping[str, Any]], num_shards: int) -> list[list[dict[str, Any]]]:
-    """Splits batches by rows into one list per shard, as if the batches were concatenated; modules may have different
-    numbers of rows.
+    """Splits batches by rows into one list of smaller batches per shard (the data for one learner), as if the batches
+    were concatenated. The rows of each module are split separately, because modules may have different numbers of rows.
 
     Args:
         batches: ``{module_id: {column: [N, ...]}}`` or ``{column: [N, ...]}``.

@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class _Started:
-    """Inputs of an update's gradient steps (state, batch, current settings), after the hook `pre_update`.
+    """Learner state, batch and current settings with which an update starts its gradient steps, after the update has
+    called the hook `pre_update`.
 
     Attributes:
         state: State after `pre_update`.
@@ -159,7 +160,8 @@ class Update:
         axis_name: str | None,
         recorder: Recorder | None,
     ) -> RecordedUpdate:
-        """Makes a whole update like `__call__`, and records each minibatch for debugging (see `MinibatchRecords`).
+        """Makes a whole update (connector pipeline, then gradient steps over minibatches), and records each minibatch
+        for debugging; see `MinibatchRecords`.
 
         Args:
             state, data, settings, timesteps, row_counts, plan, axis_name: See `__call__`.
@@ -213,8 +215,8 @@ class Update:
         )
 
     def _as_connectors_take_them(self, blocks: Mapping[ModuleID, Block]) -> dict[ModuleID, Block]:
-        """If connectors or minibatches cannot read single frames, converts single frames in sampled steps to
-        frame-stacked observations.
+        """Returns the sampled steps in a form that connectors and minibatches can read. If they cannot read
+        observations that are stored as single frames, converts single frames to frame-stacked observations.
 
         Frames are kept if all their readers accept them: connectors and minibatches of single rows do, but the hook
         `Learner.pre_update`, losses that need steps in order, and recurrent modules do not.
@@ -323,7 +325,8 @@ class Update:
     def step(
         self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, *, axis_name: str | None
     ) -> RowsUpdate:
-        """Makes an update with a single gradient step on all rows of a batch, as off-policy algorithms do with replay.
+        """Makes an update with a single gradient step on all rows of a batch. Off-policy algorithms use this update for
+        batches from a replay buffer.
 
         Args:
             state: State before the update.
@@ -345,7 +348,8 @@ class Update:
         axis_name: str | None,
         recorder: Recorder | None,
     ) -> tuple[RowsUpdate, Any]:
-        """Makes an update like `step`, and records it as one minibatch for debugging.
+        """Makes an update with a single gradient step on all rows of a batch, and records the step for debugging as one
+        minibatch.
 
         Args:
             state, batch, settings, timesteps, axis_name: See `step`.
@@ -380,8 +384,8 @@ class Update:
         *,
         axis_name: str | None,
     ) -> tuple[Flat]:
-        """Returns the losses and logged metrics of a batch of rows, computed as in `step`, without gradients and
-        without an update.
+        """Computes the losses and logged metrics of a batch of rows, without gradients and without an update. First
+        passes the batch through the learner connector pipeline.
 
         Args:
             state, batch, settings, timesteps, axis_name: See `step`.
@@ -404,8 +408,8 @@ class Update:
     def _connected_rows(
         self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, axis_name: str | None
     ) -> tuple[LearnerState, Batch, dict[ModuleID, Form]]:
-        """Passes a batch of rows through the learner connector pipeline; returns state, batch, and the shapes that
-        losses receive (`Form`).
+        """Passes a batch of rows through the learner connector pipeline. Returns the learner state, the new batch and,
+        for each module, a `Form`, which describes the shapes of the arrays that losses receive.
         """
         template, needs_time = self._learner.template, self._learner.loss_needs_time
         forms = forms_of_batch(template, batch, needs_time=needs_time)
@@ -514,9 +518,9 @@ class Update:
 
 
 def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> Mapping[ModuleID, Block]:
-    """If the block (sampled steps) of at least one module requires minibatches of single rows, converts all modules'
-    blocks, so that minibatches draw single rows of every module. Otherwise returns the blocks unchanged; minibatches
-    may then draw whole env steps, each with the rows of all agents.
+    """If the block (sampled steps) of at least one module must be drawn row by row, converts the blocks of all modules,
+    so that minibatches draw single rows of every module. Otherwise returns the blocks unchanged; minibatches may then
+    draw whole env steps, each with the rows of all agents.
 
     A block requires single rows if it has a mask, or if the number of rows that a minibatch takes from each shuffle
     shard is not a multiple of the number of agents. Unchanged blocks may differ: minibatches may draw whole env steps
@@ -529,7 +533,9 @@ def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> 
 
 
 def _with_lr_factors(learner: Learner, state: LearnerState, values: dict[str, Any]) -> dict[str, Any]:
-    """Multiplies the learning rates in `values` by the config's optax schedules, evaluated at the number of updates."""
+    """Multiplies the learning rates in `values` (current values of the settings) by the config's optax schedules,
+    evaluated at the number of updates. Returns the new values.
+    """
     factors = learner.config._torch_lr_scheduler_classes
     if not factors:
         return values
@@ -565,8 +571,8 @@ def _update_key(state: LearnerState, purpose: int) -> jax.Array:
 
 
 def _device_key(state: LearnerState, purpose: int, axis_name: str | None) -> jax.Array:
-    """Returns the PRNG key for one purpose in the current update on this device; the first device's key if `axis_name`
-    is None.
+    """Returns the PRNG key for one purpose in the current update on this device. If `axis_name` (device axis) is None,
+    returns the key of the first device.
     """
     device = 0 if axis_name is None else jax.lax.axis_index(axis_name)
     return jax.random.fold_in(_update_key(state, purpose), device)
@@ -642,8 +648,8 @@ class _Minibatches:
         return max(self._plan.num_steps(own.num_items, own.form.rows_per_item) for own in self._items.values())
 
     def indices(self, state: LearnerState) -> Callable[[jax.Array], dict[ModuleID, jax.Array]]:
-        """Returns the function from the number of a minibatch to the indices of the items (steps, chunks or env steps)
-        in this minibatch.
+        """Returns a function that maps the index of a minibatch (from 0) to the indices of the items in this minibatch.
+        Items are steps, chunks (training sequences) or env steps.
 
         The results are ``{module_id: uint32 [parts, S, m / parts]}``.
 

@@ -113,7 +113,8 @@ class UpdateProgram:
         return shards.reshape(-1, *shards.shape[2:])
 
     def _split(self, state: LearnerState) -> tuple[LearnerState, dict[str, Any]]:
-        """Returns a learner state without parameters and PRNG keys, and the PRNG keys, as ``(state, keys)``.
+        """Separates the PRNG keys from a learner state, and removes the parameters. Returns ``(remaining state,
+        keys)``.
 
         A key that a program takes and returns costs as much time as several arrays. Keys rarely change: programs derive
         their random numbers from them and from the number of updates.
@@ -124,8 +125,8 @@ class UpdateProgram:
 
 
 def _joined(params: Any, others: LearnerState, keys: Mapping[str, Any]) -> LearnerState:
-    """Returns a complete learner state from parameters, PRNG keys, and a state without both; inverse of
-    `UpdateProgram._split`.
+    """Inserts parameters and PRNG keys into the learner state `others`, which has neither, and returns the complete
+    state. Inverse of `UpdateProgram._split`.
     """
     return dataclasses.replace(others, params=params, rest={**others.rest, **keys["rest"]}, key=keys["key"])
 

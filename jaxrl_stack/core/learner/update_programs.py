@@ -103,8 +103,8 @@ class UpdatePrograms:
     # ------------------------------------------------------------------------------------------ programs that only read
 
     def connect(self, blocks: Mapping[ModuleID, Block], counter: np.ndarray) -> tuple[Any, dict[ModuleID, Block]]:
-        """Passes padded blocks, built from episodes, through the compiled connectors of the learner pipeline; host
-        connectors are left out.
+        """Passes padded blocks of sampled steps, which were built from episodes, through the compiled connectors of the
+        learner pipeline. Connectors that run on the host, on episodes, are not called.
 
         Args:
             blocks: Blocks with columns ``[D, T, B / D, ...]``.
@@ -138,7 +138,9 @@ class UpdatePrograms:
         return state.connector, blocks
 
     def evaluate(self, rows: Batch, counter: np.ndarray, seed: int) -> dict[MetricKey, Any]:
-        """Returns the losses and metrics of a batch of rows ``[N, ...]``, on the host; see `Update.evaluate`."""
+        """Computes the losses and metrics of a batch of rows ``[N, ...]`` without an update, and copies the results to
+        the host; see `Update.evaluate`.
+        """
         learner = self._learner
         key = ("evaluation", learner.num_connector_changes)
         if key not in self._compiled:
@@ -205,14 +207,16 @@ class UpdatePrograms:
         return PaddedRows(items, (row_counts,), plan)
 
     def largest_of_all_learners(self, sizes: dict[str, int]) -> dict[str, int]:
-        """Returns the maximum of each size, such as a number of rows, over joined learners. Joined learners run one
-        program, and therefore need batches of equal shapes.
+        """Returns the maximum of each size, such as a number of rows, over all joined learners, ``{name: int}``. Joined
+        learners (learner actors that update jointly) run one program together, and therefore need batches of equal
+        shapes.
         """
         return {name: int(everyone.max()) for name, everyone in self.sizes_of_all_learners(sizes).items()}
 
     def sizes_of_all_learners(self, sizes: Mapping[str, int], batch: Any = None) -> dict[str, np.ndarray]:
-        """Exchanges sizes, such as numbers of rows, between joined learners. Returns ``{name: sizes of all learners}``,
-        integer arrays. All learners must call this method with the same names.
+        """Exchanges sizes, such as numbers of rows, between joined learners (learner actors that update jointly).
+        Returns ``{name: sizes of all learners}``, integer arrays. All learners must call this method with the same
+        names.
 
         Args:
             sizes: Sizes of this learner, by name.
@@ -241,8 +245,8 @@ class UpdatePrograms:
 
     @contextlib.contextmanager
     def guard(self, num_updates: int, go_on_from: Callable[[LearnerState], None]) -> Iterator[None]:
-        """Context manager around the call of an update program: if the call fails and destroys the learner's state, a
-        snapshot replaces the state.
+        """Context manager around the call of an update program. If the call fails and destroys the learner's state, the
+        learner continues from its last snapshot (copy of the state).
 
         Ctrl-C is deferred until both are done. If the program fails while it runs, and the donated state is lost, the
         learner continues from the last copy. Lost updates stay counted, so that ``weights_seq_no`` never decreases.

@@ -57,8 +57,8 @@ def batched_state(state: Any, number: int) -> Any:
 
 
 def as_sequences(columns: dict[str, Any]) -> dict[str, Any]:
-    """Converts steps ``[B, ...]`` for a recurrent module to sequences of one step, ``[B, 1, ...]``; unchanged without a
-    recurrent state.
+    """Converts steps ``[B, ...]`` to sequences of one step, ``[B, 1, ...]``, which recurrent modules need. A batch
+    without the column ``STATE_IN`` (recurrent states) is returned unchanged.
     """
     return of_steps(columns, lambda x: x[:, None]) if Columns.STATE_IN in columns else columns
 

@@ -113,15 +113,15 @@ class Catalog:
 
     @functools.cached_property
     def encoder_config(self) -> ModelConfig:
-        """Config of the policy's encoder, created at the first access. The encoder does not receive an action mask.
+        """Config of the policy's encoder, created at the first access. The encoder's input contains no action mask.
 
         With ``use_lstm``, an LSTM follows the encoder of `get_tokenizer_config`.
         """
         return self._encoder_config_of(POLICY_OBS_KEY)
 
     def _encoder_config_of(self, setting: str) -> ModelConfig:
-        """Returns the config of an encoder for the observation keys that a setting selects, or for complete
-        observations.
+        """Returns the config of an encoder. If the model config selects observation keys, the encoder reads the keys
+        that `setting` (``"policy_obs_key"`` or ``"value_obs_key"``) selects; otherwise it reads complete observations.
         """
         settings, space = self.model_config_dict, observations_space(self.observation_space)
         if self.observed_keys is None:

@@ -67,7 +67,7 @@ class ModelConfig(abc.ABC):
 
 
 class _OwnConfig(ModelConfig):
-    """Base class of the model configs in this package, which build JAX models only."""
+    """Base class of this package's model configs. These configs can build only JAX models."""
 
     def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
         if framework != "jax":

@@ -1,4 +1,4 @@
-"""Encoders: from a batch's columns to latent features."""
+"""Networks (encoders) that map a batch's columns to latent features."""
 
 from __future__ import annotations
 
@@ -253,8 +253,8 @@ class ActorCriticEncoder(Encoder):
 
 
 def _state_of(inputs: dict[str, Any], part: str) -> dict[str, Any]:
-    """Returns the state columns for one part of a recurrent encoder (`part`: actor, critic, or a column with a separate
-    encoder): ``STATE_IN`` of this part, and ``RESETS`` if present; {} if the part has no state.
+    """Returns the state columns for one part of a recurrent encoder: ``STATE_IN`` of this part, and ``RESETS`` if
+    present; {} if the part has no state. A part is the encoder of the actor, of the critic, or of one column.
     """
     if part not in inputs.get(Columns.STATE_IN, {}):
         return {}

@@ -1,4 +1,4 @@
-"""Heads: from latent features to a policy's or a value function's outputs."""
+"""Networks (heads) that map latent features to the outputs of a policy or a value function."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class MLPHead(MLP):
 
 
 class FreeLogStdMLPHead(nnx.Module):
-    """Head with an MLP for the mean and a state-independent parameter `log_std`, initially 0.
+    """Head that returns d means, computed by an MLP, and d log standard deviations. The log standard deviations are a
+    parameter, `log_std`, which does not depend on the state and is initially 0.
 
     Args:
         mean: MLP `[..., latent]` -> `[..., d]`.

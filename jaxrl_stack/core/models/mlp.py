@@ -42,7 +42,7 @@ class Layer:
     filter: Filter | None = None
 
     def dense(self, input_dim: int, rngs: nnx.Rngs, layer_class: Callable[..., nnx.Linear] = Dense) -> nnx.Linear:
-        """Builds the dense layer that these settings describe."""
+        """Builds a dense layer with the settings of this `Layer`."""
         return layer_class(
             input_dim,
             self.width,

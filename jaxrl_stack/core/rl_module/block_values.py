@@ -114,8 +114,9 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
         of_block = (each, last // length, last % length + 1)
 
     def extended(x: jax.Array, final: Any) -> jax.Array:
-        """Cuts a column ``[T, B, ...]`` into G chunks (training sequences) of L steps. After the last valid step of
-        each chunk, writes `final` (``[G, B, ...]`` or a scalar) as one more step. Returns ``[B, G, L + 1, ...]``.
+        """Cuts each of the B sequences in a column ``[T, B, ...]`` into G chunks (training sequences) of L steps, and
+        adds one step per chunk. Writes `final`, ``[G, B, ...]`` or a scalar, after the last valid step of each chunk.
+        Returns ``[B, G, L + 1, ...]``.
         """
         return jnp.moveaxis(x[rows].at[place].set(final), 2, 0)
 
@@ -125,8 +126,8 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
     states = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), columns[Columns.STATE_IN])
 
     def values_of(obs: Any, resets: jax.Array, states: Any) -> jax.Array:
-        """Returns the value function's outputs, float32 ``[n, L + 1]``, for n training sequences. Each sequence has
-        L steps and one additional step.
+        """Computes the value function for n training sequences, float32 ``[n, L + 1]``. Each sequence has L steps, and
+        one additional step for the final observation.
         """
         own, batch = bound(), {Columns.OBS: obs, Columns.RESETS: resets, Columns.STATE_IN: states}
         if not handles_resets(module):
@@ -134,8 +135,8 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
         return own.compute_values(batch).astype(jnp.float32).reshape(resets.shape)
 
     def values_after(row: jax.Array) -> jax.Array:
-        """Returns the values of the states that follow selected steps of the block, float32 ``[n]``. `row`, int
-        ``[n]``, contains the indices of the n selected steps in the flattened axes ``[T * B]``.
+        """Computes the value of the state that follows each of n steps in the block, float32 ``[n]``. `row`, int
+        ``[n]``, contains the indices of these steps in the flattened axes ``[T * B]``.
         """
         step, column = row // num_columns, row % num_columns
         chunk, at = step // length, step % length + 1

@@ -71,8 +71,8 @@ def check_module_outputs(
 
 
 class _ReadsDeclaredColumn(Exception):
-    """Raised during the check of a forward pass, if the pass reads a declared column (an additional column of sampled
-    steps). The shape of this column is unknown, so the check ends without an error.
+    """Exception that ends the check of a forward pass without a failure, because the pass reads a declared column. A
+    declared column is an additional column of sampled steps, and its shape is unknown.
     """
 
 

@@ -90,8 +90,9 @@ class ModuleDefinition:
         )
 
     def is_alike(self, other: ModuleDefinition) -> bool:
-        """Whether a program that was traced with the module definition `other` also works with this definition, if both
-        modules were built from the same spec. NumPy constants must have equal values.
+        """Whether a program that was traced with the module definition `other` also works with this definition: the
+        graph definitions and the NumPy constants have equal values. The result is valid only if both modules were built
+        from the same spec.
 
         Objects that are compared by identity, which each module creates, count as equal.
         """
@@ -105,7 +106,9 @@ class ModuleDefinition:
         )
 
     def merge(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> Any:
-        """Builds the module of this definition from its arrays."""
+        """Builds the module that this definition describes, from the module's parameters `params` and its other arrays
+        `rest`.
+        """
         return nnx.merge(self.graphdef, nnx.from_flat_state([*self.by_path(params, rest), *self.constants.items()]))
 
     def by_path(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> list[tuple[Path, Any]]:
@@ -141,8 +144,8 @@ class ModuleDefinition:
 
 
 def _attributes_alike(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    """Whether two entries ``(name, value)`` of NNX graph definitions are equal. Static values whose class does not
-    define `__eq__`, so that Python compares them by identity, count as equal if their classes agree.
+    """Whether two entries ``(name, value)`` of NNX graph definitions are equal. Static values of a class without
+    ``__eq__`` count as equal if both have this class, because Python compares such values only by identity.
     """
     if one == other:
         return True
@@ -208,7 +211,8 @@ class PureModule:
         self.target_refs = frozenset(ref for ref, kind in types.items() if issubclass(kind, TargetParam))
 
     def bind(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> MultiRLModule:
-        """Builds the MultiRLModule from arrays. It is cheap enough to call while tracing.
+        """Builds the MultiRLModule from its parameters `params` and its other arrays `rest`. This method is cheap
+        enough for calls in traced functions.
 
         Inside `jax.grad` or `jax.lax.scan`, bind and unbind within the transformed function: a module that
         was bound outside must not draw random numbers there.
@@ -283,8 +287,8 @@ class PureModule:
 
     @property
     def stream_refs(self) -> frozenset[str]:
-        """Names (refs) of the arrays in `rest` that store the keys and counts of the module's random streams. `rest`
-        contains the arrays of the module that are not parameters.
+        """Names (refs) of the arrays with the PRNG keys and counts of the module's random streams. These arrays are in
+        `rest`, the module's arrays that are not parameters.
         """
         return frozenset([*self._key_refs, *self._count_refs])
 

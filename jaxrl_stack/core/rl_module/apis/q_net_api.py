@@ -21,7 +21,8 @@ class QNetAPI(abc.ABC):
         """
 
     def compute_advantage_distribution(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Returns the advantages of a distributional, dueling Q network: a dict with arrays `[N, actions, atoms]`.
+        """Returns the advantages of all actions as distributions over atoms, for a distributional, dueling Q network.
+        The result is a dict of arrays such as logits, `[N, actions, atoms]`.
 
         Raises:
             NotImplementedError: Unless a module with such a network overrides it.
