@@ -19,8 +19,8 @@ OBSERVATION_KEYS = (POLICY_OBS_KEY, VALUE_OBS_KEY)
 
 
 def check_observation_keys(settings: Mapping[str, Any], supported: Collection[str], owner: str) -> None:
-    """Checks the settings `policy_obs_key` and `value_obs_key`: the networks must read each given setting, and both
-    settings must select the same keys if ``vf_share_layers=True``. This check does not use the observation space.
+    """Checks that the networks read each of the settings `policy_obs_key` and `value_obs_key` that is given, and that
+    both settings select the same keys if ``vf_share_layers=True``. This check does not use the observation space.
 
     Args:
         settings: Settings of `DefaultModelConfig`; missing ones have their defaults.
@@ -99,10 +99,11 @@ def selected_space(space: gym.spaces.Dict) -> gym.Space:
 
 
 def selected_observation(space: gym.spaces.Dict, observation: Mapping[str, Any]) -> Any:
-    """Selects the entries of a Dict observation whose keys are in `space`, and converts the entries to the input of
-    default encoders, usually a float32 vector ``[..., d]``. Images are not flattened.
+    """Selects the keys of `space` from a Dict observation, and converts their entries to the input of default encoders.
 
-    One key gives its entry. Several keys without images give one float32 vector ``[..., d]``, with images a dict.
+    If `space` has one key, returns the converted entry: an image is unchanged; a vector, for example, is float32
+    ``[..., d]`` (see `flatten_beside_images`). If `space` has several keys, returns one float32 vector ``[..., d]`` of
+    all entries; if any entry contains an image, returns a dict of the converted entries instead.
 
     Args:
         space: Dict of the selected keys.

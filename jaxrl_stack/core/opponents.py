@@ -155,8 +155,8 @@ class Snapshots:
 
 def draw_probabilities(draw: str, records: Sequence[SnapshotRecord]) -> np.ndarray:
     """Returns, for each snapshot, the probability that it is drawn as an opponent, float64 ``[n]`` for n snapshots.
-    ``draw="uniform"`` gives equal probabilities; ``"hard"`` gives probabilities proportional to ``(1 - win rate)**2``,
-    with the policy's smoothed win rate against the snapshot.
+    ``draw="uniform"`` gives equal probabilities; ``"hard"`` gives probabilities proportional to ``(1 - rate)**2``. The
+    ``rate`` is `SnapshotRecord.smoothed_win_rate`, the policy's win rate against the snapshot. See `Snapshots`.
 
     Args:
         draw: "uniform" or "hard".

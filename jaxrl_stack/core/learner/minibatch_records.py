@@ -120,8 +120,9 @@ class MinibatchRecords:
         return record | self._rows(before, taken, index, trace.axis_name) if is_linear else record
 
     def _rows(self, before: Carry, taken: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str | None) -> Record:
-        """Finds the rows with the largest losses in a minibatch. Returns the losses, places and columns of these rows
-        as entries of the minibatch's debugging record, ``{path: array}``.
+        """Finds the rows with the largest losses in a minibatch. Returns the losses, places and columns of these rows,
+        and each module's mean loss over all valid rows, as entries of the minibatch's debugging record, ``{path:
+        array}``.
         """
         counts = row_counts(taken, index, axis_name)
 

@@ -39,8 +39,8 @@ class UpdatedState(LearnerState):
 
     @property
     def pair(self) -> UpdateResult | None:
-        """The pair ``(state, metrics)`` that this object represents. None for a changed copy of a result, for example
-        from `replace()`: such a copy has no metrics.
+        """The pair ``(state, metrics)`` that this object represents. None if this object is a copy with changed
+        attributes, for example from `replace()`: such a copy has no metrics.
         """
         metrics = vars(self).get("_metrics")
         return None if metrics is None else (_plain(self), dict(metrics))

@@ -29,8 +29,8 @@ _EIGHTHS = (8, 10, 12, 15)
 
 
 class PaddedRows(NamedTuple):
-    """Padded batch of a compiled update, with the number of real rows (rows that are not padding) and the sizes of the
-    update.
+    """Arguments of a compiled update: a padded batch, the numbers of real rows (rows that are not padding) and gradient
+    steps, and the sizes of the update.
 
     Attributes:
         items: ``{module_id: Items}``, with the device axis first; see `lay_out_rows`.

@@ -251,9 +251,9 @@ class Metrics:
         )
 
     def exchanged(self, averages: Mapping[str, Any], slots: tuple[RunningStatistics, ...]) -> Metrics:
-        """Returns a copy of these metrics in which results of an all-reduce over devices replace the values of this
+        """Returns a copy of these metrics in which results of an all-reduce over devices replace some values of this
         device. `averages` are the means of the property `averages` over devices; `slots` are the sums of
-        `statistics_in_slots()` over devices.
+        `statistics_in_slots()` over devices. Sums, minima and maxima remain the values of this device.
         """
         return self._with(averages, slots)
 

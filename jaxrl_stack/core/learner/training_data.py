@@ -86,7 +86,7 @@ class TrainingData:
         return found
 
     def _split_agents(self) -> None:
-        """Replaces multi-agent episodes in this data, in place, by their single-agent episodes."""
+        """Sets `episodes` to a new list, in which single-agent episodes replace each multi-agent episode."""
         if self.episodes is not None:
             self.episodes = episodes_of_agents(self.episodes)
 

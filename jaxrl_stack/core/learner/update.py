@@ -160,8 +160,8 @@ class Update:
         axis_name: str | None,
         recorder: Recorder | None,
     ) -> RecordedUpdate:
-        """Makes a whole update (connector pipeline, then gradient steps over minibatches), and records each minibatch
-        for debugging; see `MinibatchRecords`.
+        """Makes a whole update (reward clipping, connector pipeline, gradient steps over minibatches) like `__call__`,
+        and records each minibatch for debugging; see `MinibatchRecords`.
 
         Args:
             state, data, settings, timesteps, row_counts, plan, axis_name: See `__call__`.
@@ -215,11 +215,12 @@ class Update:
         )
 
     def _as_connectors_take_them(self, blocks: Mapping[ModuleID, Block]) -> dict[ModuleID, Block]:
-        """Returns the sampled steps in a form that connectors and minibatches can read. If they cannot read
-        observations that are stored as single frames, converts single frames to frame-stacked observations.
+        """Returns the sampled steps in a form that connectors, minibatches and the hook `Learner.pre_update` can read.
+        If one of these readers does not accept observations that are stored as single frames, converts single frames to
+        frame-stacked observations.
 
-        Frames are kept if all their readers accept them: connectors and minibatches of single rows do, but the hook
-        `Learner.pre_update`, losses that need steps in order, and recurrent modules do not.
+        Minibatches of single rows accept single frames, and connectors can accept them (`takes_frames`). The hook
+        `Learner.pre_update`, losses that need steps in order, and recurrent modules do not accept single frames.
 
         Raises:
             ValueError: If columns do not match their layouts.
@@ -384,8 +385,8 @@ class Update:
         *,
         axis_name: str | None,
     ) -> tuple[Flat]:
-        """Computes the losses and logged metrics of a batch of rows, without gradients and without an update. First
-        passes the batch through the learner connector pipeline.
+        """Computes the losses and logged metrics of a batch of rows, without gradients and without an update. Before
+        that, passes the batch through the learner connector pipeline, as `step` does.
 
         Args:
             state, batch, settings, timesteps, axis_name: See `step`.

@@ -103,8 +103,8 @@ class UpdatePrograms:
     # ------------------------------------------------------------------------------------------ programs that only read
 
     def connect(self, blocks: Mapping[ModuleID, Block], counter: np.ndarray) -> tuple[Any, dict[ModuleID, Block]]:
-        """Passes padded blocks of sampled steps, which were built from episodes, through the compiled connectors of the
-        learner pipeline. Connectors that run on the host, on episodes, are not called.
+        """Passes padded blocks, built from episodes, through the compiled connectors of the learner pipeline. Does not
+        call the pipeline's connectors that run on the host.
 
         Args:
             blocks: Blocks with columns ``[D, T, B / D, ...]``.
@@ -245,11 +245,11 @@ class UpdatePrograms:
 
     @contextlib.contextmanager
     def guard(self, num_updates: int, go_on_from: Callable[[LearnerState], None]) -> Iterator[None]:
-        """Context manager around the call of an update program. If the call fails and destroys the learner's state, the
-        learner continues from its last snapshot (copy of the state).
+        """Context manager around the call of an update program. If the program fails while it runs, and the learner's
+        donated state is lost, the learner continues from its last snapshot (copy of the state).
 
-        Ctrl-C is deferred until both are done. If the program fails while it runs, and the donated state is lost, the
-        learner continues from the last copy. Lost updates stay counted, so that ``weights_seq_no`` never decreases.
+        A first Ctrl-C is deferred until the call and the recovery are finished. Lost updates stay counted, so that
+        ``weights_seq_no`` never decreases. Learners in Ray actors have no snapshots here: their group restarts them.
 
         Args:
             num_updates: Number of updates so far.

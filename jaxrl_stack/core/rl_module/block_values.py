@@ -126,8 +126,8 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
     states = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), columns[Columns.STATE_IN])
 
     def values_of(obs: Any, resets: jax.Array, states: Any) -> jax.Array:
-        """Computes the value function for n training sequences, float32 ``[n, L + 1]``. Each sequence has L steps, and
-        one additional step for the final observation.
+        """Computes the value function for n training sequences, float32 ``[n, L + 1]``. Each sequence has L steps and
+        one additional step, so that a final observation fits after the last valid step.
         """
         own, batch = bound(), {Columns.OBS: obs, Columns.RESETS: resets, Columns.STATE_IN: states}
         if not handles_resets(module):

@@ -91,10 +91,11 @@ class ModuleDefinition:
 
     def is_alike(self, other: ModuleDefinition) -> bool:
         """Whether a program that was traced with the module definition `other` also works with this definition: the
-        graph definitions and the NumPy constants have equal values. The result is valid only if both modules were built
-        from the same spec.
+        graph definitions are equal, and the NumPy constants have equal values. The result is valid only if both modules
+        were built from the same spec.
 
-        Objects that are compared by identity, which each module creates, count as equal.
+        Python compares objects of classes without ``__eq__`` by identity. In graph definitions, such objects count as
+        equal if their classes agree, because each module creates new ones.
         """
         mine, others = self.graphdef, other.graphdef
         return (

@@ -21,11 +21,17 @@ class QNetAPI(abc.ABC):
         """
 
     def compute_advantage_distribution(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Returns the advantages of all actions as distributions over atoms, for a distributional, dueling Q network.
-        The result is a dict of arrays such as logits, `[N, actions, atoms]`.
+        """Returns one categorical distribution over atoms per action, for a distributional Q network. The values of the
+        atoms are advantages (of a dueling network) or returns.
+
+        `DefaultDQNRLModule` returns distributions of returns, and calls this method with logits as `batch`.
+
+        Returns:
+            A dict with, for example, `"logits"` and `"probs"`, `[N, actions, atoms]`, and the values of the atoms,
+            `"atoms"`, `[atoms]`.
 
         Raises:
-            NotImplementedError: Unless a module with such a network overrides it.
+            NotImplementedError: Unless a module with such a network overrides this method.
         """
         raise NotImplementedError(
             f"{type(self).__name__} has no advantage distribution. Override compute_advantage_distribution()."
