@@ -1,4 +1,4 @@
-"""Removal of gaps from the sampled steps of agents that do not act in every env step."""
+"""Removal of gaps from rollouts: if an agent does not act in every env step, masked steps separate its valid steps."""
 
 from __future__ import annotations
 

@@ -144,8 +144,8 @@ def npz_reader(filesystem: Any, path: str, options: ReadOptions, info: DatasetIn
 
 
 def _form(file: zipfile.ZipFile, name: str) -> ArrayForm | None:
-    """Returns shape and dtype of an array in an npz file, without reading its numbers; None if the array is stored in
-    an unknown format version.
+    """Returns the shape and dtype of an array in an npz file, without reading its numbers. Returns None if the array's
+    ``.npy`` format version is unknown.
     """
     with file.open(f"{name}.npy") as content:
         version = np.lib.format.read_magic(content)  # pyright: ignore[reportArgumentType]

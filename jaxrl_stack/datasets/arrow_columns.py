@@ -111,8 +111,8 @@ _IMAGES = {"PNG": b"\x89PNG", "JPEG": b"\xff\xd8\xff", "WebP": b"RIFF", "GIF": b
 
 
 def _below(array: Any) -> tuple[int, ...]:
-    """Returns the shape of one element of each row's list in an Arrow column of nested lists: ``(3,)`` if each row is a
-    list ``[L, 3]``. If an inner list type has no fixed size, the shape ends before it.
+    """Returns the shape of one list entry in an Arrow column of nested lists: ``(3,)`` if each row is a list ``[L,
+    3]``. Contains only the leading axes of fixed size: ends at the first inner list type without a fixed size.
     """
     kind, shape = array.type.value_type, []
     while pa.types.is_fixed_size_list(kind):
@@ -138,7 +138,7 @@ def _lists(array: Any, where: _ColumnRows) -> np.ndarray:
 
 
 def _check_values(values: Any, offsets: np.ndarray, where: _ColumnRows) -> None:
-    """Raises an error that names the row if a list contains a null entry."""
+    """Raises an error if a list in an Arrow column contains a null entry. The error names the list's row."""
     if values.null_count:
         entry = int(np.flatnonzero(np.asarray(values.is_null()))[0])
         row = int(np.searchsorted(offsets, entry, "right")) - 1

@@ -22,7 +22,7 @@ _SHARE = 0.4
 
 
 def without_resets(rows: Rows, source: np.ndarray, row_of: RowOf) -> tuple[Rows, np.ndarray]:
-    """Drops steps in which a vector environment only reset, without applying the action.
+    """Drops recorded steps in which gymnasium's vector environment only reset and did not apply the recorded action.
 
     gymnasium's vector environments take a step of its own for that: its observation is the last one of the episode
     before, its action does nothing, its reward is 0, and its next observation is the first one of the next episode.
@@ -74,8 +74,8 @@ def _resets(rows: Rows, first: np.ndarray) -> np.ndarray:
 
 
 def _only(rows: Rows, kept: np.ndarray, first: np.ndarray, resets: np.ndarray) -> Rows:
-    """Returns only the rows with the indices `kept`. If the first row of an episode was a reset and is left out, the
-    step numbers of the episode's other rows are reduced by 1.
+    """Returns only the table rows with the indices `kept`. If the first row of an episode is left out because the
+    environment only reset in it, the step numbers of the episode's other rows are reduced by 1.
     """
     t = rows.t
     if t is not None:
@@ -105,8 +105,8 @@ def _check_truncated(rows: Rows, source: np.ndarray, row_of: RowOf) -> None:
 
 
 def _tells_states_apart(obs: Any) -> bool:
-    """Whether an observation probably identifies the environment's state: all observations are floats, and more than
-    half of the first `_SAMPLE` observations are distinct.
+    """Whether an observation probably occurs in only one state of the environment. This is assumed if all observations
+    are floats, and more than half of the first `_SAMPLE` observations are distinct.
     """
     leaves = tree_leaves(obs)
     if any(leaf.dtype.kind != "f" for leaf in leaves):

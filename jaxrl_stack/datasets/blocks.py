@@ -1,4 +1,4 @@
-"""Conversion of recorded steps to blocks ``[T, B, ...]``, as if B environments had just been sampled."""
+"""Conversion of recorded steps to blocks ``[T, B, ...]``, the form of new samples from B environments."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from jaxrl_stack.datasets.steps import Steps
 
 
 def blocks_of(steps: Steps, num_columns: int, *, longest: int) -> Iterator[dict[str, Any]]:
-    """Arranges recorded steps as if `num_columns` environments had been sampled, and yields them as blocks ``[T,
-    num_columns, ...]`` of equal shape; each block continues the previous one.
+    """Divides recorded steps into `num_columns` streams of equal length, as if they came from that many environments.
+    Yields the streams as blocks ``[T, num_columns, ...]`` of equal shape, in the order of time.
 
     Where a piece of an episode was cut, and at the end of each column, the step counts as truncated: what follows is
     bootstrapped. Steps that would not fill a row of all columns are left out at the end of the data.

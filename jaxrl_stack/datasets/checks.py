@@ -63,8 +63,8 @@ class RecordedSpaces(NamedTuple):
 
 
 def checked(steps: Steps, spaces: RecordedSpaces, row_of: RowOf, *, check: bool = True) -> Steps:
-    """Checks that recorded steps fit the given spaces, and converts them: arrays to the dtypes of the spaces,
-    environment observations to module inputs.
+    """Checks that recorded steps fit the given spaces. Converts arrays to the dtypes of the spaces. If the steps
+    contain environment observations, also converts these to module inputs.
 
     Args:
         steps: Steps as they were read.
@@ -113,8 +113,8 @@ class FileRows:
         return self.row_of(0)[0]
 
     def error(self, what: str, odd: np.ndarray) -> BadDataError:
-        """Creates the error about the first invalid row of the recorded data; `odd`, bool ``[N]``, is True for invalid
-        rows.
+        """Creates a BadDataError with the message `what`, and the file and row number of the first invalid row. The
+        mask `odd`, bool ``[N]``, is True for invalid rows.
         """
         path, row = self.row_of(int(np.argmax(odd)))
         return BadDataError(what, path=path, row=row)
@@ -147,8 +147,8 @@ def _not_finite(name: str) -> str:
 
 
 def _observations(column: Any, spaces: RecordedSpaces, file_rows: FileRows) -> tuple[Any, bool]:
-    """Converts recorded observations to the dtypes of their space; also returns whether they are environment
-    observations that must be converted to module inputs.
+    """Converts recorded observations to the dtypes of their space. Also returns whether the caller must convert them to
+    module inputs, because they are environment observations.
     """
     if spaces.inputs is None:
         if spaces.observation is None:
@@ -183,7 +183,7 @@ def _of_space(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, 
 
 def in_form_or_refused(column: Any, space: gym.Space, name: str, file_rows: FileRows) -> Any:
     """Converts a column of recorded observations or actions to the shapes and dtypes of a space. If the column does not
-    fit, the error names the space setting to change.
+    fit, the error names the setting to change (`observation_space` or `action_space`).
 
     Raises:
         BadDataError: It has another form.
@@ -220,7 +220,9 @@ def in_form(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, re
 
 
 def _with_names(column: Any, space: gym.Space) -> Any:
-    """Converts a dict with numbered keys to a tuple if the space is a Tuple; other values do not change."""
+    """Converts a dict with numbered keys (such as "0" and "1") to a tuple where the space is a Tuple. Other recorded
+    values do not change.
+    """
     if isinstance(space, gym.spaces.Tuple) and isinstance(column, Mapping):
         keys = [key for key in column if key.isdigit()]
         if len(keys) == len(column) == len(space.spaces):
@@ -233,8 +235,9 @@ def _with_names(column: Any, space: gym.Space) -> Any:
 
 
 def _shaped(part: Any, array: Any, name: str, file_rows: FileRows, *, reshapes: bool) -> Any:
-    """Adapts an array of recorded values to the shape of a space: one-element lists to scalars and back, flat lists to
-    arrays, whole floats to integers.
+    """Converts recorded values to the shape of a space: one-element lists to scalars, or scalars to one-element lists;
+    with `reshapes`, also flat lists and raw bytes (uint8) to arrays. If the space contains integers, whole floats
+    become integers.
     """
     if not isinstance(array, np.ndarray) or not array.ndim or getattr(part, "shape", None) is None:
         return array

@@ -74,8 +74,8 @@ def order_of(
 
 
 def _is_ordered(ids: np.ndarray, t: np.ndarray | None, file: np.ndarray) -> bool:
-    """Whether the rows of a table are already sorted by episode: rows of each id are consecutive in one file, with
-    increasing steps.
+    """Whether the rows of a table are already sorted by episode: rows with the same episode id are consecutive and in
+    one file, and their step numbers (if known) increase.
     """
     if len(ids) < 2:
         return True

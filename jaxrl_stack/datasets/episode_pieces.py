@@ -37,8 +37,8 @@ def episode_of_pieces(ids: Sequence[str], begin: np.ndarray, end: np.ndarray, en
 
 
 def _linked(pieces: Sequence[int], begin: np.ndarray, end: np.ndarray, ended: np.ndarray) -> list[tuple[int, int]]:
-    """Assigns chunks with the same episode id to episodes; several episodes may have this id. Returns a pair ``(chunk
-    index, lowest chunk index of its episode)`` for each of these chunks.
+    """Finds the episode of each chunk in `pieces`. All these chunks have the same episode id, but may belong to several
+    episodes. Returns a pair ``(chunk index, lowest index of a chunk in the same episode)`` for each chunk.
     """
     found: list[tuple[int, int]] = []
     open_: list[tuple[int, int]] = []  # last and first piece of episodes that have not ended

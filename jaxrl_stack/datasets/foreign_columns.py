@@ -171,9 +171,9 @@ class ForeignColumns:
         return next((column for column, own in self.names.items() if name in tree_leaves(own)), name)
 
     def assembled(self, values: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """Builds ``{column: pytree of [N, ...]}`` from `values`, the arrays by name in the file. The keys of the result
-        are this package's column names; other module outputs keep their names in the file. Leaves out columns of which
-        an array is missing (None).
+        """Builds ``{column: pytree of [N, ...]}`` from `values`, the file's arrays by their names in the file. The keys
+        of the result are this package's column names; module outputs for which this package has no name keep their
+        names. Leaves out columns of which an array is missing (None).
         """
         out = {}
         for column, name in self.wanted.items():
@@ -196,8 +196,9 @@ class ForeignColumns:
 
 
 def _name_of(column: str, there: Sequence[str], schema: Mapping[str, str], path: str) -> Any:
-    """Finds the name that a column of this package has in the file: the name in the setting `input_read_schema`
-    (`schema`), else the usual name, else the only known alias in the file.
+    """Finds the name that a column of this package has in the file. First tries the name in `schema` (setting
+    `input_read_schema`), then this package's own name, then other libraries' names for the column (`ALIASES`). Returns
+    None if the file has none of these names, or several of the other libraries' names.
     """
     names = set(there)
     if column in schema:
@@ -215,8 +216,9 @@ def _name_of(column: str, there: Sequence[str], schema: Mapping[str, str], path:
 
 
 def _spread(name: str, there: Sequence[str], column: str, path: str) -> Any:
-    """Returns the name that a column of this package has in the file. For a column stored in parts, returns a list of
-    ``name_0``, ``name_1``, ..., or a dict of ``name/key``.
+    """Returns `name` if the file has a column with this name. Else, returns the file's columns with parts of an
+    observation or action: a list of ``name_0``, ``name_1``, ..., or a dict of ``name/key``. Returns None if the file
+    has no such columns.
     """
     if name in there:
         return name

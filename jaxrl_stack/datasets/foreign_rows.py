@@ -104,8 +104,8 @@ def piece_of(
 
 
 def bytes_per_row(values: Mapping[str, Any], columns: Sequence[str]) -> float:
-    """Estimates the total bytes that the given columns of a table's rows (`values`) will need in memory, including
-    extra rows for final observations.
+    """Estimates the total bytes that the given columns will need in memory for all rows in `values`, ``{column: pytree
+    of arrays}``, including extra rows for final observations.
 
     Args:
         values: As in `ForeignTable`, of some rows.
@@ -177,7 +177,9 @@ def _check_one_agent(values: Mapping[str, Any], path: str) -> None:
 
 
 def _plain_columns(values: Mapping[str, Any], columns: ForeignColumns, path: str) -> dict[str, Any]:
-    """Returns observations, actions, rewards and module outputs, after a check that each has one entry per step."""
+    """Checks that the columns with observations, actions, rewards and module outputs have one entry per step. Returns
+    these columns, ``{column: pytree of [N, ...]}``.
+    """
     plain = {name: values[name] for name in (Columns.OBS, Columns.ACTIONS)}
     rows = len(tree_leaves(plain[Columns.ACTIONS])[0])
     if Columns.REWARDS in values:
@@ -211,7 +213,9 @@ def _say_one_episode(columns: ForeignColumns) -> None:
 
 
 def _vector(values: Mapping[str, Any], column: str, columns: ForeignColumns, path: str) -> np.ndarray:
-    """Returns a column with one number per step as an array ``[N]``."""
+    """Converts a column with one number per step, such as rewards, to an array ``[N]``. Raises BadDataError if the
+    column has another shape or contains no numbers.
+    """
     array = np.asarray(values[column])
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -375,8 +379,8 @@ def _step_numbers(table: ForeignTable, columns: ForeignColumns, number: int) -> 
 def _from_zero(
     t: np.ndarray | None, same: np.ndarray | None, table: ForeignTable, *, in_file: np.ndarray | None = None
 ) -> np.ndarray | None:
-    """Shifts step numbers so that they count from 0 in each episode, if they begin at 1 or continue from one episode to
-    the next.
+    """Shifts step numbers so that each episode counts from 0. Subtracts 1 if the lowest number is 1. If the numbers
+    continue from one episode to the next, subtracts the first number of each episode.
 
     Args:
         t: Values of t as they were read, in the order of episodes.
@@ -469,8 +473,8 @@ def as_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _check_continuity(rows: Rows, index: np.ndarray, table: ForeignTable, columns: ForeignColumns) -> None:
-    """Raises a BadDataError if most rows are not continued by the next row of their episode: the next row has an
-    unexpected step number, or another observation than the recorded next observation. If the table has next
+    """Raises a BadDataError if most rows do not fit the next row of their episode: the next row's step number is not
+    greater by exactly 1, or its observation differs from the recorded next observation. If the table has next
     observations but no episode ids, only logs a notice.
     """
     same = rows.same_episode

@@ -223,7 +223,9 @@ def _opened(filesystem: Any, path: str) -> Iterator[Any]:
 
 
 def _dataset(file: Any, name: str, path: str) -> Any:
-    """Returns an HDF5 array or group by name; raises if the data are in another file."""
+    """Returns an HDF5 array or group by name. Raises BadDataError if it is missing, or if its data are stored in
+    another file.
+    """
     h5py = optional_import("h5py", purpose="An HDF5 file", install="jaxrl-stack[offline]")
     parts = name.split("/")
     for depth in range(1, len(parts) + 1):

@@ -53,7 +53,7 @@ class Folder:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], filesystem: Any = None) -> Folder:
-        """Returns the folder at a path or URI."""
+        """Creates a `Folder` object for the path or URI of a folder."""
         return cls(*resolved(path, filesystem))
 
     def make(self) -> None:
@@ -128,7 +128,9 @@ def files_at(path: str | os.PathLike[str], filesystem: Any, suffixes: tuple[str,
 
 
 def unfinished_files(path: str | os.PathLike[str], filesystem: Any) -> list[str]:
-    """Returns incomplete files in a local folder, which a run has begun to write; [] for object stores and globs."""
+    """Returns the incomplete files in a local folder: files that a run has begun but not finished to write. Returns []
+    for object stores and globs.
+    """
     kind, found_on, place = _type_of(path, filesystem)
     if kind != fs.FileType.Directory or not isinstance(found_on, fs.LocalFileSystem):
         return []  # in stores there is no file before it is complete
@@ -137,7 +139,7 @@ def unfinished_files(path: str | os.PathLike[str], filesystem: Any) -> list[str]
 
 
 def is_file(path: str | os.PathLike[str], filesystem: Any) -> bool:
-    """Whether a path names a file; not a folder or a glob."""
+    """Whether a path is the path of an existing file; False for folders and globs."""
     return _type_of(path, filesystem)[0] == fs.FileType.File
 
 

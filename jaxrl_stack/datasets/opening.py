@@ -66,7 +66,7 @@ class Dataset(TableView):
 
     def read_parts(self, input_: int | None = None) -> Iterator[Steps]:
         """Yields the steps of the whole data set, or of one entry of the setting `input_`, in several `Steps` objects.
-        A long episode may be divided between these; see `Reader.read_all`.
+        A long episode may be divided between consecutive objects; see `Reader.read_all`.
         """
         for number, reader in self.readers:
             if input_ in (None, number):
@@ -79,8 +79,9 @@ class Dataset(TableView):
         return _sum(reader.num_bytes(columns) for _, reader in self.readers)
 
     def parts(self, max_bytes: int | None = None) -> Iterator[Steps]:
-        """Yields all steps of the data set in several `Steps` objects, as `read_parts` does. If the steps may need more
-        memory than `max_bytes`, reads one row group or file at a time.
+        """Yields all steps of the data set in several `Steps` objects. If the steps may need more memory than
+        `max_bytes`, reads one row group or file at a time; else calls `read_parts`, which may read all tables of an
+        input at once.
 
         Args:
             max_bytes: Bytes that the steps may take in memory; None: no limit.
@@ -103,7 +104,9 @@ class Dataset(TableView):
         return Steps.concatenated(parts)
 
     def name_of(self, input_: int | None) -> str:
-        """Returns the path with this index in `inputs`, for messages; None: all paths."""
+        """Returns the path or glob with the index `input_` in `inputs`, for error messages; if `input_` is None, all
+        paths.
+        """
         return ", ".join(self.inputs) if input_ is None else self.inputs[input_]
 
 
@@ -143,7 +146,7 @@ def open_dataset(inputs: Inputs, *, options: ReadOptions | None = None) -> Datas
 
 
 def has_json_batches(inputs: Inputs, options: ReadOptions) -> bool:
-    """Whether all files of the given inputs are JSON files of RLlib's sample batches."""
+    """Whether each path in `inputs` leads to JSON files, and all of these files contain RLlib's sample batches."""
     names, _ = _named(inputs)
     filesystem = filesystem_of(options.filesystem, options.filesystem_kwargs, setting="input_filesystem")
     for name in names:
@@ -154,8 +157,8 @@ def has_json_batches(inputs: Inputs, options: ReadOptions) -> bool:
 
 
 def _readable(filesystem: Any, name: str, there: Sequence[str]) -> list[str]:
-    """Selects the files at a path whose format is supported. If such files exist, but other files with steps or
-    incomplete files are skipped, logs a notice about the skipped files (with `notice_once`: not repeated).
+    """Returns the files at a path whose format is supported. If there is at least one, logs a notice about files that
+    are skipped: files with steps in another format, and incomplete files. The same notice is logged only once.
 
     A file that is named is read, or refused with what is wrong.
     """
@@ -181,8 +184,8 @@ def _readable(filesystem: Any, name: str, there: Sequence[str]) -> list[str]:
 
 
 def _has_steps(filesystem: Any, path: str) -> bool:
-    """Whether a skipped file may contain recorded steps; a JSON file only if its beginning contains the name of an
-    action column.
+    """Whether a skipped file may contain recorded steps, judged by its name. For a JSON file, its beginning must also
+    contain the name of an action column.
     """
     return conversion_of(path) is not None and (not path.endswith(JSON) or JsonBatches.has_actions(filesystem, path))
 
@@ -225,9 +228,9 @@ def _named(inputs: Inputs) -> tuple[list[str], list[float] | None]:
 
 
 def _differs(known: Any, own: Any, name: str, options: ReadOptions) -> str | None:
-    """Describes how a file's space differs from the expected space (`known`). Returns None if the spaces agree, or if
-    the file's observation space is the module's: then the file contains observations that connectors have already
-    converted to module inputs.
+    """Describes, as text, how a file's space differs from the expected space (`known`). Returns None if the spaces
+    agree. Also returns None for an observation space that equals the space of the module's inputs: the file then
+    contains observations that connectors have already converted to module inputs.
     """
     differs = difference(known, own)
     is_input = name == "observation_space" and options.inputs is not None
@@ -235,8 +238,8 @@ def _differs(known: Any, own: Any, name: str, options: ReadOptions) -> str | Non
 
 
 def _common_info(readers: Sequence[Reader], options: ReadOptions) -> DatasetInfo:
-    """Returns one description for all files: that of the first file with an environment id, else of the first file. The
-    spaces come from the options, else from the files; raises BadDataError if spaces differ.
+    """Returns one description for all files: the description of the first file with an environment id, else of the
+    first file. Its spaces come from the options, else from the files. Raises BadDataError if a file has another space.
     """
     infos = [reader.info for reader in readers]
     first = next((info for info in infos if info.env_id is not None), infos[0])

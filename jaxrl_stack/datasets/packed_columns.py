@@ -80,7 +80,7 @@ def unpacked(texts: Sequence[str], *, path: str, name: str, first_row: int = 0, 
 
 
 def packed(array: np.ndarray) -> str:
-    """Packs an array as text, as RLlib does."""
+    """Encodes an array as text in RLlib's format: base64 of an LZ4 frame that contains a pickle."""
     frames = optional_import("lz4.frame", purpose="A packed column", install="jaxrl-stack[offline]")
     return base64.b64encode(frames.compress(pickle.dumps(np.ascontiguousarray(array), protocol=5))).decode("ascii")
 
@@ -95,7 +95,7 @@ def loaded(data: bytes) -> Any:
 
 
 def loaded_sizes(data: bytes) -> tuple[int, ...]:
-    """Unpickles a shape, which must be a tuple of integers.
+    """Unpickles the shape of an array from bytes. Raises ValueError if the pickle is not a tuple of integers.
 
     Raises:
         ValueError: It holds something else, or is damaged.
@@ -113,14 +113,14 @@ def loaded_sizes(data: bytes) -> tuple[int, ...]:
 
 @dataclasses.dataclass
 class _Dtype:
-    """Dtype as described in the pickle of an array, before any check."""
+    """Dtype that was found in a pickle: its type code and byte order, which are not checked yet."""
 
     code: Any
     order: str = "="
 
 
 class _Array:
-    """Array as described in a pickle, before any check of dtype and shape."""
+    """Array that was found in a pickle: its data, dtype and shape, which are not checked yet."""
 
     def __init__(self, data: Any, dtype: Any, shape: Any, order: Any = "C"):
         self.parts = (data, dtype, shape, order)
@@ -191,8 +191,9 @@ class _SizesUnpickler(_Unpickler):
 
 
 def _arrays(value: Any, left: list[int], depth: int) -> Any:
-    """Converts the nested result of the unpickler to arrays. Raises ValueError if the result has too many values or is
-    nested too deeply. ``left[0]``, the remaining number of allowed values, is decreased in place.
+    """Converts an unpickled value, which may be nested, to NumPy arrays. Raises ValueError if the value contains other
+    objects than arrays and numbers, has too many entries, or is nested too deeply. Decreases ``left[0]``, the number of
+    entries that are still allowed, in place.
     """
     left[0] -= 1
     if left[0] < 0 or depth > _MAX_DEPTH:
@@ -240,8 +241,8 @@ def checked_array(data: Any, dtype: Any, shape: Any, order: Any = "C") -> np.nda
 
 @dataclasses.dataclass(frozen=True)
 class _Template:
-    """Template made of one array's pickle: the bytes before and after the array's numbers. Pickles that differ only in
-    the numbers are decoded without an unpickler.
+    """Bytes before and after the numbers in the pickle of an array. They serve as a template: a pickle that differs
+    from it only in the numbers is decoded without an unpickler.
     """
 
     before: bytes
@@ -266,8 +267,8 @@ class _Template:
         return None
 
     def array_of(self, data: bytes) -> np.ndarray | None:
-        """Decodes the array in a pickle. Returns None if the pickle differs from the template in more than the array's
-        numbers.
+        """Decodes the array in a pickle that has the same bytes as this template before and after the array's numbers.
+        Returns None for other pickles.
         """
         stop = len(data) - len(self.after)
         content = data[len(self.before) : stop]

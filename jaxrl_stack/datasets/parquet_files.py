@@ -63,8 +63,8 @@ class ParquetFile:
 
     @property
     def more(self) -> dict[str, Any]:
-        """Additional metadata that this package writes into tables of steps and files of packed (serialized) episodes;
-        {} for files of other programs.
+        """Further facts about the data (JSON types) that this package writes into the metadata of tables of steps and
+        of files of packed (serialized) episodes; {} for files of other programs.
         """
         with damage_of(self.path):
             found = json.loads(self.own_metadata.get(MORE_KEY, b"{}"))
@@ -90,7 +90,7 @@ class ParquetFile:
         return min(found) if found and all(isinstance(lowest, int) for lowest in found) else None
 
     def read(self, columns: Sequence[str], group: int | None = None, *, limit: int | None = None) -> pa.Table:
-        """Reads columns of one row group, or of the whole file.
+        """Reads columns of the row group with the index `group`, or of the whole file if `group` is None.
 
         Args:
             columns: Names of the columns.

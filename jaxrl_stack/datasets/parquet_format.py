@@ -43,8 +43,8 @@ def checksum_of(metadata: Mapping[bytes, bytes]) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One array of a column of recorded steps (nested columns have several): its name in the file, and the shape and
-    dtype of one row.
+    """Array of a column of recorded steps: its name in the file, and the shape and dtype of one row. A nested column
+    has several such arrays.
     """
 
     name: str
@@ -177,8 +177,8 @@ class StepFormat:
 
     @property
     def file_columns(self) -> list[str]:
-        """Names of the columns to read from a file with this layout: episode ids, step numbers, flags of rows with a
-        final observation, and all arrays of the layout that have entries.
+        """Names of the columns to read from a file with this layout: episode ids, step numbers, the flags of final rows
+        (extra rows for the last observations of chunks), and all arrays with at least one number per row.
         """
         return [Columns.EPS_ID, Columns.T, IS_FINAL, *(leaf.name for leaf in self.leaves if leaf.size)]
 

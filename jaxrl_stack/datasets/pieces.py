@@ -32,7 +32,7 @@ class PieceRef:
 
 
 class Reader(Protocol):
-    """Interface of readers, each for one file or several small ones.
+    """Interface of objects that read recorded steps from one file, or from several files together.
 
     Attributes:
         path: The file, or the first of them.
@@ -56,14 +56,14 @@ class Reader(Protocol):
         ...
 
     def read_all(self) -> Iterator[Steps]:
-        """Yields all steps of the reader's files, in one or more `Steps` objects. All files with tables are read at
-        once, so that episodes are whole although rows may be in any order. Files of episode chunks are read by row
-        group, which may divide a long episode.
+        """Yields all steps of the reader's files, in one or more `Steps` objects. Tables, whose rows may be in any
+        order, are read all at once: so episodes are complete. Files that contain chunks of episodes are read one part
+        (such as a row group) at a time, and a long episode may be divided between two objects.
         """
         ...
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
-        """Estimates the bytes that the given columns of the reader's files will need in memory, from a few steps; None
-        if unknown before reading.
+        """Estimates the bytes that the given columns of the reader's files will need in memory, from metadata or from
+        the first steps. Returns None if the size is unknown before reading.
         """
         ...

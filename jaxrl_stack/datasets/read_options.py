@@ -83,8 +83,8 @@ class ReadOptions:
         return cls(**{**found, **more})
 
     def spaces_of(self, info: DatasetInfo, *, has_bounds: bool = False) -> RecordedSpaces:
-        """Returns the spaces that a file's steps must fit: each space of these options or, if it is None, the space in
-        the file's description (`info`).
+        """Returns the spaces that the steps of a file must fit. These are the spaces of these options. If one of them
+        is None, the space in the file's description (`info`) takes its place.
 
         Args:
             info: Origin of the steps, from the file's metadata.

@@ -55,7 +55,7 @@ CONVERTIBLE = tuple(suffix for suffixes in CONVERSIONS for suffix in suffixes)
 
 
 class _File(NamedTuple):
-    """Open data file, with the kind of reader that the file needs.
+    """Open data file, with a key (`kind`) that selects its reader. If the key is None, `content` is already the reader.
 
     Attributes:
         kind: Files of equal kinds that follow each other are read together.
@@ -126,7 +126,9 @@ def conversion_of(path: str) -> str | None:
 
 
 def _together(files: Sequence[Any]) -> Iterator[list[Any]]:
-    """Groups consecutive small files of RLlib's sample batches for reading, up to the size of a row group."""
+    """Groups consecutive small files of RLlib's sample batches. A group is read at once, and has at most
+    `_BYTES_TOGETHER` bytes unless it is a single file.
+    """
     group: list[Any] = []
     for file in files:
         if group and sum(own.num_bytes for own in [*group, file]) > _BYTES_TOGETHER:

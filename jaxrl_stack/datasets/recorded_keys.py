@@ -1,4 +1,6 @@
-"""Selection of the recorded observation keys that a module uses: settings `policy_obs_key` and `value_obs_key`."""
+"""Selection of those keys of recorded Dict observations that a module uses. The settings `policy_obs_key` and
+`value_obs_key` determine these keys.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ _BYTES_OF_CONTAINER, _BYTES_OF_ENTRY = 72, 16
 
 
 def unpacked_state(data: bytes) -> dict[str, Any]:
-    """Unpacks the state of an RLlib episode from msgpack; arrays are views of a copy of `data`.
+    """Decodes the state of an RLlib episode, a nested dict, from msgpack bytes (`data`). The arrays in the result do
+    not share memory with `data`.
 
     Raises:
         ValueError: `data` is no packed episode.
@@ -183,7 +184,7 @@ def state_of_piece(steps: Steps, spaces: tuple[gym.Space | None, gym.Space | Non
 
 
 def packed_state(state: Mapping[str, Any]) -> bytes:
-    """Packs an episode's state to msgpack bytes, as RLlib does."""
+    """Encodes the state of an episode as msgpack bytes, the format of RLlib's packed (serialized) episodes."""
     msgpack = optional_import("msgpack", purpose="An RLlib episode", install="jaxrl-stack[offline]")
     return msgpack.packb(dict(state), default=_described)
 

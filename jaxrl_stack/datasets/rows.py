@@ -47,16 +47,16 @@ class Rows:
 
     @functools.cached_property
     def same_episode(self) -> np.ndarray:
-        """Mask of the rows whose next row belongs to the same episode, by episode ids and end flags, bool
-        ``[N - 1]``.
+        """Mask of the rows whose next row belongs to the same episode, bool ``[N - 1]``: the row's step does not end
+        the episode, and the episode ids, if known, are equal.
         """
         same = ~self.ended[:-1]
         return same if self.episode is None else same & (self.episode[1:] == self.episode[:-1])
 
     @functools.cached_property
     def counts_on(self) -> np.ndarray:
-        """Mask of the rows whose next row has the following step number, bool ``[N - 1]``; all True without step
-        numbers.
+        """Mask of the rows whose next row has a step number greater by exactly 1, bool ``[N - 1]``; all True if step
+        numbers are not known.
         """
         if self.t is None:
             return np.ones(max(self.num_rows - 1, 0), bool)
@@ -85,8 +85,8 @@ class Rows:
 
 
 def is_next(next_obs: Any, obs: Any, before: np.ndarray | slice, after: np.ndarray | slice) -> np.ndarray:
-    """Compares pairs of rows: whether the second row's observation equals the first row's next observation up to
-    rounding, bool ``[n]``.
+    """Compares n pairs of rows. Returns, for each pair, whether the second row's observation equals the first row's
+    recorded next observation up to rounding, bool ``[n]``.
     """
     same: Any = True
     for all_next, all_obs in zip(tree_leaves(next_obs), tree_leaves(obs), strict=True):
@@ -149,7 +149,9 @@ def joined(rows: Rows, *, zero_final: bool = False) -> tuple[Steps, np.ndarray]:
 
 
 def _made(columns: Any, is_final: np.ndarray, number: np.ndarray, t: np.ndarray, ids: list[str]) -> Steps:
-    """Creates the `Steps` object. Drops the ids of episodes without rows, and numbers the other episodes from 0."""
+    """Creates a `Steps` object from columns with final rows. Drops the ids of episodes without rows, and numbers the
+    other episodes from 0.
+    """
     used, episode = np.unique(number, return_inverse=True)
     return Steps(columns, is_final, episode.astype(np.int32), t, [ids[i] for i in used.tolist()])
 

@@ -32,7 +32,7 @@ _LABELS = (Columns.EPS_ID, ENV, *AGENTS)
 
 
 class StoredSampleBatch(NamedTuple):
-    """SampleBatch as stored in a file, not decoded.
+    """SampleBatch of a file: the columns as stored (not decoded to arrays), with the batch's row number in the file.
 
     Attributes:
         row: Number of the row in the file.
@@ -128,8 +128,8 @@ class SampleBatchReader:
         return piece_of(ForeignTable(values, lambda row: rows[row]), columns, self._options, self.info)
 
     def _batch(self, file: BatchFile, columns: ForeignColumns, found: StoredSampleBatch) -> dict[str, Any]:
-        """Decodes a sample batch to ``{column: pytree of [T, ...]}``, with ids as Arrow text; a batch without end flags
-        is a terminated episode, as in RLlib.
+        """Decodes a sample batch to ``{column: pytree of [T, ...]}``. Ids become Arrow text. A batch without
+        termination, truncation or done flags counts as one terminated episode, as in RLlib.
         """
         cells = {}
         for name in columns.to_read:
@@ -201,7 +201,9 @@ class ParquetBatches:
 
 
 def _plain(column: pa.ChunkedArray) -> Any:
-    """Converts a cell of texts to Python strings, and an empty cell to None; other cells do not change."""
+    """Converts a cell (one row of one Arrow column): texts to Python strings, a null value to None. Other cells stay
+    Arrow data.
+    """
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
         column, kind = pa.chunked_array([chunk.storage for chunk in column.chunks]), kind.storage_type
@@ -243,7 +245,7 @@ class JsonBatches:
 
     @staticmethod
     def has_actions(filesystem: Any, path: str) -> bool:
-        """Whether the beginning of a file contains the name of an action column."""
+        """Whether a JSON file may contain recorded steps: its beginning contains the name of an action column."""
         return '"action' in _begin_of(filesystem, path)
 
     def batches(self, names: Sequence[str], group: int | None) -> Iterator[StoredSampleBatch]:

@@ -157,8 +157,8 @@ class StepWriter:
 
 
 def _by_path(compression: str | Mapping[str, str], schema: pa.Schema) -> Any:
-    """Returns the compression codec of each column, ``{path in the Parquet file: codec}``. If `compression` is one
-    codec for all columns, returns this codec.
+    """Returns pyarrow's `compression` argument: the codec of each column, ``{path in the Parquet file: codec}``, or one
+    codec (a string) for all columns if `compression` is a string.
     """
     if isinstance(compression, str):
         return compression

@@ -101,7 +101,7 @@ class Steps:
 
     @classmethod
     def concatenated(cls, parts: Sequence[Steps]) -> Steps:
-        """Concatenates several `Steps`, with the columns that all have in common.
+        """Concatenates several `Steps` objects. The result has only the columns that are present in all of them.
 
         If the first step of a part continues the last episode of the part before it (same id, next step number, no end
         before it), both are one episode.

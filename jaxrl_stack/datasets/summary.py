@@ -20,7 +20,8 @@ _NUM_BINS = 40
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """Number of values in each bin.
+    """Histogram: the number of values in each bin, and the edges of the bins. If each bin contains only one distinct
+    value, the bins have names instead of edges.
 
     Attributes:
         name: Name of the values.
@@ -186,7 +187,7 @@ class _Episodes:
 
 
 class _Actions:
-    """Accumulates statistics of each component of recorded actions, over all steps.
+    """Accumulates statistics of recorded actions over all steps, separately for each component (scalar) of an action.
 
     Args:
         names: Names of the components.

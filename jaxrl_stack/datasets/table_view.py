@@ -29,7 +29,9 @@ def rows_of(steps: Steps) -> dict[str, Any]:
 
 
 class TableView:
-    """View of a data set as a table of rows, with the methods of RLlib's `OfflineData.data`, a Ray data set."""
+    """View of a data set as a table of rows, with methods of Ray data sets: in RLlib, `OfflineData.data` is a Ray data
+    set.
+    """
 
     pieces: list[PieceRef]
 
@@ -44,7 +46,8 @@ class TableView:
         return sum(self.read(piece).num_steps if number is None else number for piece, number in pairs)
 
     def take_batch(self, batch_size: int = 20) -> dict[str, Any]:
-        """Returns the first rows, ``{column: array [N, ...]}``; columns of nested spaces are pytrees.
+        """Returns the first `batch_size` rows of the data set (fewer if it is smaller) as ``{column: array [N, ...]}``;
+        columns of nested spaces are pytrees.
 
         Args:
             batch_size: Largest number of rows.
@@ -70,11 +73,11 @@ class TableView:
         return {name: jax.tree.map(lambda *xs: np.concatenate(xs), *(part[name] for part in parts)) for name in names}
 
     def columns(self) -> list[str]:
-        """Returns the names of the columns in `take_batch`."""
+        """Returns the names of the data set's columns, the keys of the dict from `take_batch`."""
         return list(self.take_batch(1))
 
     def schema(self) -> pa.Schema:
-        """Returns the names and types of the columns."""
+        """Returns the Arrow schema of the data set: the names and types of its columns."""
         return pa.schema([(name, _type_of(column)) for name, column in self.take_batch(1).items()])
 
 

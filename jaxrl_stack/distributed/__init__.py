@@ -34,7 +34,8 @@ def initialize(
     cluster_detection_method: str | None = None,
     initialization_timeout: int = 300,
 ) -> None:
-    """Connects this process with the others that run the same script. Call it first, before any JAX operation.
+    """Connects this process with the other processes of a distributed run, which all run the same script. Call it
+    first, before any JAX operation.
 
     If one of the first three arguments is None, it is read from ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES`` or
     ``JAX_PROCESS_ID`` (in a pod of an indexed Kubernetes Job, ``JOB_COMPLETION_INDEX``). Without the variable, JAX

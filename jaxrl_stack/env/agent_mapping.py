@@ -121,7 +121,7 @@ def asked(function: Any, agent: Hashable, episode: Any) -> Any:
 
 
 def _called(function: Any) -> str:
-    """Returns a policy mapping function as text for error messages: ``multi_agent(policy_mapping_fn=<name>)``."""
+    """Names a policy mapping function in error messages: returns ``multi_agent(policy_mapping_fn=<name>)``."""
     return f"multi_agent(policy_mapping_fn={getattr(function, '__qualname__', function)})"
 
 
@@ -183,7 +183,8 @@ class HostMapping:
         self.module_map = ModuleMap({agent: next(iter(own)) for agent, own in found.items()}, True, slots, assigned)
 
     def module_of(self, agent: Hashable, episode: MultiAgentEpisode) -> str:
-        """Returns the module that acts for an agent in an episode.
+        """Calls the policy mapping function for an agent in an episode, and returns the id of the module that acts for
+        the agent.
 
         Raises:
             ValueError: The mapping function returns no policy of the config.
@@ -192,8 +193,9 @@ class HostMapping:
         return _known_policy(policy, self._function, agent, self._name, self._known)
 
     def refuse(self, agent: Hashable, policy: str) -> NoReturn:
-        """Raises an error for an agent that cannot act: `possible_agents` lacks the agent, or the module of `policy`
-        may not control the agent (see `_slots`).
+        """Raises an error for an agent that the module `policy` cannot control: the agent is not among the
+        environment's `possible_agents`, or not among the agents that were assigned to this module when the env runner
+        was built.
 
         Raises:
             MultiAgentEnvError: Always.
@@ -212,8 +214,9 @@ class HostMapping:
 
 
 def _slots(spaces: AgentSpaces, found: Mapping[Hashable, Mapping[str, None]]) -> dict[str, tuple[Hashable, ...]]:
-    """Returns the agents that each module may control, ``{module_id: agents}``: the agents that the policy mapping
-    function assigned to the module in trial episodes, and all agents with the same spaces as the first assigned agent.
+    """Returns the agents that each module may control, ``{module_id: agents}``: first, the agents for which the policy
+    mapping function returned the module in trial episodes; second, all agents whose spaces equal the spaces of the
+    first such agent.
     """
     slots = {}
     for policy in dict.fromkeys(policy for own in found.values() for policy in own):

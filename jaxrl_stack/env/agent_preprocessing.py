@@ -115,7 +115,8 @@ class AgentPreprocessing:
 
 
 def agent_preprocessing(config: Any, spaces: AgentSpaces, env: Any = None) -> AgentPreprocessing:
-    """Creates the `AgentPreprocessing` from a config's env-to-module connectors.
+    """Finds the config's connectors that preprocess the observations of all agents together. Returns an
+    `AgentPreprocessing`, which applies these connectors.
 
     Args:
         config: The config.

@@ -41,12 +41,16 @@ class ConnectorStates:
         self.init(num_envs)
 
     def init(self, num_envs: int) -> None:
-        """Sets the states of both pipelines to their initial values for `num_envs` environments."""
+        """Sets the states of the env-to-module and module-to-env pipelines to their initial values for `num_envs`
+        environments.
+        """
         first, second = self.pure
         self.value: tuple[Any, Any] = (first.init(num_envs), second.init(num_envs))
 
     def reset(self, num_envs: int) -> None:
-        """Resets the per-environment states of both pipelines, such as frame stacks; keeps the running statistics."""
+        """Resets the per-environment states, such as frame stacks, of the env-to-module and module-to-env pipelines;
+        keeps their running statistics.
+        """
         first, second = self.pure
         self.value = (first.rebatch(self.value[0], num_envs), second.rebatch(self.value[1], num_envs))
 
@@ -58,8 +62,8 @@ class ConnectorStates:
         return bool(self.env_to_module.checked_host_connectors())
 
     def compiled_state(self) -> dict[str, Any]:
-        """Returns the env-to-module pipeline's state as NumPy data by connector name; {} if no compiled connector has a
-        state.
+        """Returns the env-to-module pipeline's state as NumPy data by connector name; {} if no connector that runs
+        inside jit has a state.
         """
         if not jax.tree.leaves(self.value[0]):
             return {}
@@ -124,8 +128,8 @@ def state_of(pipeline: Any, state: Any) -> dict[str, Any]:
 
 
 def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the entries of `state`, the saved state of another connector pipeline, for the connectors in `names`.
-    Leaves out connectors that have only per-environment states, such as frame stacks.
+    """Returns the entries of `state`, a saved pipeline state ``{connector name: connector state}``, for the connectors
+    in `names`. Leaves out connectors that have only per-environment states, such as frame stacks.
 
     Args:
         names: Names of the pipeline's connectors.
@@ -137,8 +141,8 @@ def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state:
 
 
 def with_statistics(present: Any, given: Any, is_history: Any) -> Any:
-    """Returns a pipeline state with the running statistics of `given` and the per-environment states, such as frame
-    stacks, of `present`.
+    """Combines two states of a pipeline: returns the running statistics of `given` with the per-environment states,
+    such as frame stacks, of `present`.
 
     Args:
         present: State whose per-environment parts stay; its leaves may have further leading axes.

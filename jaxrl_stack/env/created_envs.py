@@ -57,7 +57,9 @@ def creators_called_once() -> Iterator[None]:
 
 
 def close_unused() -> None:
-    """Closes the stored environments (created only to find their kind) that `create` has not returned."""
+    """Closes the stored environments that no call of `create` has returned. (Environments are stored if they were
+    created only to find their kind: "jax", "vector" or "single".)
+    """
     kept = _kept.get() or []
     while kept:
         _close(kept.pop().env)

@@ -137,7 +137,7 @@ class DeviceEnvRunner(EnvRunner):
 
     @property
     def env(self) -> Any:
-        """The JAX environment."""
+        """JAX environment from which this runner samples."""
         return self.rollout.env
 
     @property
@@ -321,7 +321,8 @@ class DeviceEnvRunner(EnvRunner):
     def sample(
         self, *, num_timesteps=None, num_episodes=None, explore=None, random_actions=False, force_reset=False
     ) -> list[Any]:
-        """Samples episodes and chunks of episodes, as RLlib's runners do.
+        """Steps the environments and returns the sampled steps as a list of episode objects: each object contains a
+        whole episode or a chunk of an episode.
 
         Observations are the module's inputs: the outputs of the env-to-module pipeline, not the observations of the
         environment.
@@ -518,9 +519,9 @@ class DeviceEnvRunner(EnvRunner):
         return count.num_steps, episodes, self.metrics.reduce()
 
     def _evaluated_episodes(self, chunks: Iterator[Chunk], num_envs: int, reset: bool, with_running: bool) -> list[Any]:
-        """Runs an evaluation by iterating over `chunks`. Writes the steps to files if the config sets an output, and
-        builds episode objects if callbacks need them. Returns these episodes for the callback `on_sample_end`; [] if no
-        callback needs episodes.
+        """Runs an evaluation by iterating over `chunks`, a generator that steps the environments. Writes the steps to
+        files if the config sets an output. If callbacks need episode objects, builds and returns these for the callback
+        `on_sample_end`; else returns [].
         """
         samples: list[Any] = []
         running: list[Any] = []
@@ -622,9 +623,10 @@ class Counting:
         return self.num_steps >= self._most_steps if self._quota is None else bool(np.all(self.per_env >= self._quota))
 
     def add(self, steps: EpisodeEnds) -> np.ndarray:
-        """Counts the episodes and steps in `steps`, the next recorded steps of an evaluation (NumPy arrays ``[T, B]``).
-        Returns a mask, bool ``[T, B]``, of the steps that the evaluation includes. The mask is False after the
-        requested number of steps, or in each environment after its share of the requested episodes.
+        """Counts the episodes and steps in `steps`, the next steps of an evaluation (NumPy arrays ``[T, B]``). Returns
+        a mask, bool ``[T, B]``, of the steps that the evaluation includes. If a number of steps is requested, the mask
+        is False after this number is reached. If a number of episodes is requested, each environment contributes a part
+        of the episodes, and the mask is False after the last one that it contributes.
         """
         ended = np.asarray(steps.ended)
         if self._quota is None:

@@ -260,7 +260,9 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
     # Methods to override.
 
     def setup(self) -> None:
-        """Builds the module's networks. `self.rngs` is the source of initial weights and of random streams."""
+        """Builds the module's networks; subclasses override this method. `self.rngs` is the source of random numbers
+        for initial weights and for layers such as dropout.
+        """
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Forward pass that `_forward_inference`, `_forward_exploration` and `_forward_train` call unless they are
@@ -279,17 +281,20 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         )
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Forward pass for greedy actions; `_forward` by default."""
+        """Computes the module's outputs for greedy actions. Calls `_forward`, unless a subclass overrides this
+        method.
+        """
         return self._forward(batch, **_accepted(self._forward, kwargs))
 
     def _forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Forward pass for exploration; `_forward` by default. The argument `t=` is the number of lifetime env steps
-        (sampled since training began). During sampling, `t` is a float32 scalar, the nearest to this number.
+        """Computes the module's outputs for exploration. Calls `_forward`, unless a subclass overrides this method. The
+        argument `t=` is the number of lifetime env steps (sampled since training began). During sampling, `t` is a
+        float32 scalar, the nearest to this number.
         """
         return self._forward(batch, **_accepted(self._forward, kwargs))
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Forward pass for the loss; `_forward` by default."""
+        """Computes the module's outputs for the loss. Calls `_forward`, unless a subclass overrides this method."""
         return self._forward(batch, **_accepted(self._forward, kwargs))
 
     def get_inference_action_dist_cls(self) -> type[Distribution]:
@@ -416,9 +421,9 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
                 update_target_network(main_net=main, target_net=target, tau=1.0)
 
     def _fitting(self, state: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], Any, Any]]:
-        """Checks that this module has every array of a given state, with the same shape and a compatible dtype. Returns
-        a list of ``(path, value in the state, the module's array)``. An inference-only module skips arrays of networks
-        that it lacks.
+        """Finds the module's array for each array of `state`, and returns a list of ``(path, value in state, module's
+        array)``. Raises a ValueError if the module lacks an array, or if shapes or dtypes do not fit. An inference-only
+        module skips arrays of networks that it was built without.
 
         Raises:
             ValueError: If the module does not have a leaf of a name, or its shape or kind of dtype differs.
@@ -477,7 +482,9 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         }
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns the constructor arguments of this module, `((), {name: value})`, to build a copy with new weights."""
+        """Returns this module's constructor arguments, `((), {name: value})`. A module that is built from them has the
+        same networks, but new weights.
+        """
         return (), _attributes(self, _ARGUMENTS) | {"model_config": dict(self.model_config)}
 
     def as_multi_rl_module(self) -> MultiRLModule:
@@ -720,7 +727,9 @@ class MultiRLModule(RLModule):
             self[module_id].load_rllib_weights(own)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns the constructor arguments of this module, `((), {name: value})`, to build a copy with new weights."""
+        """Returns this module's constructor arguments, `((), {name: value})`. A module that is built from them has the
+        same networks, but new weights.
+        """
         return (), _attributes(self, (*_SHARED_ARGUMENTS, "learner_only")) | {
             "model_config": dict(self.model_config),
             "rl_module_specs": {i: RLModuleSpec.from_module(m) for i, m in self.items()},

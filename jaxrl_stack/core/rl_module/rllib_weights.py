@@ -34,7 +34,7 @@ _MAX_NAME = 300
 
 
 def read_rllib_weights(path: str | os.PathLike[str], max_bytes: int) -> dict[str, Any]:
-    """Reads RLlib weights from a file, ``{name: array}``.
+    """Reads RLlib weights from an ``.npz``, ``.safetensors``, ``.pt`` or ``.pth`` file. Returns ``{name: array}``.
 
     Args:
         path: ``.npz``; ``.safetensors``; or ``.pt``, ``.pth`` of a state dict, which needs PyTorch.
@@ -102,7 +102,8 @@ _READERS: dict[str, Callable[[Any, int], Any]] = {
 
 
 def from_rllib_names(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Converts a PyTorch state dict of RLlib to the state of a module of this package, `{"path/to/leaf": array}`.
+    """Converts the PyTorch state dict of an RLlib module to the state of the corresponding module of this package,
+    `{"path/to/leaf": array}`.
 
     Args:
         weights: ``{"encoder.actor_encoder.net.mlp.0.weight": array or CPU tensor}``. Dense weights are ``[out, in]``,

@@ -68,8 +68,8 @@ class Timeline:
             self._steps = jnp.clip(steps, 0, length - burn_in - 1)
 
     def _from_first(self, values: Any, number: int) -> Any:
-        """Returns `number` steps of each sequence in `values` ``[N, K, ...]`` (K steps), from the first valid step
-        (after burn-in) on. If a sequence has fewer steps from there on, its last step is repeated.
+        """Returns `number` consecutive steps of each sequence in `values` ``[N, K, ...]`` (K steps), beginning with the
+        first valid step (after burn-in). If a sequence has fewer steps left, its last step is repeated.
         """
         first = self._num_before[:, None] if self.burn_in else jnp.zeros((1, 1), jnp.int32)
         leaves = jax.tree.leaves(values)
@@ -77,16 +77,16 @@ class Timeline:
         return at_steps(values, jnp.broadcast_to(steps, (leaves[0].shape[0], number)))
 
     def steps(self, values: Any) -> Any:
-        """Selects the steps of the M + 1 observations in `obs` from columns ``[N, J, ...]`` (J steps of N sequences,
-        ``M = J - burn_in``). Returns ``[N, M + 1, ...]``, without burn-in steps. If fewer than ``M + 1`` steps remain,
-        the last step is repeated.
+        """Selects, from columns ``[N, J, ...]`` (N sequences of J steps), the steps that belong to the observations in
+        `obs`. Returns ``[N, M + 1, ...]``: M + 1 steps from the first valid step (after burn-in) on, ``M = J -
+        burn_in``. If a sequence has fewer steps left, its last step is repeated.
         """
         return self._from_first(values, jax.tree.leaves(self.obs)[0].shape[1])
 
     def columns(self, state_after: StateAfter) -> dict[str, Any]:
-        """Returns the inputs of a recurrent network for N sequences: `OBS` `[N, M + 1, ...]`, the observations of the M
-        steps after burn-in and the observation after the last of these steps; and `STATE_IN`, the recurrent state after
-        burn-in.
+        """Returns the inputs of a recurrent network for one pass over N sequences. `OBS` `[N, M + 1, ...]` are the
+        observations from the first valid step (after burn-in) on, including the observation after the last step.
+        `STATE_IN` is the network's recurrent state before the first valid step.
 
         Args:
             state_after: Function from `{OBS: [N, 1, ...], STATE_IN: state}`, with `ACTIONS` if the batch has them, to
@@ -115,16 +115,16 @@ class Timeline:
         return jax.lax.stop_gradient(state)
 
     def now(self, outputs: Any) -> Any:
-        """Converts a network's outputs ``[N, M + 1, ...]`` for the observations in `obs` (N sequences) to outputs
-        ``[N, J, ...]`` for the observations of the J sampled steps, ``J = M + burn_in``. Entries of masked steps
-        (burn-in and padding) are meaningless.
+        """Converts a network's outputs ``[N, M + 1, ...]`` for the observations in `obs` (N sequences without burn-in)
+        to ``[N, J, ...]``: one output for the observation of each of the J sampled steps, ``J = M + burn_in``. Outputs
+        for masked steps (burn-in and padding) are meaningless.
         """
         return self._placed(jax.tree.map(lambda x: x[:, :-1], outputs))
 
     def after(self, outputs: Any) -> Any:
-        """Converts a network's outputs ``[N, M + 1, ...]`` for the observations in `obs` (N sequences) to outputs
-        ``[N, J, ...]`` for the next observations of the J sampled steps, ``J = M + burn_in``. Entries of masked steps
-        (burn-in and padding) are meaningless.
+        """Converts a network's outputs ``[N, M + 1, ...]`` for the observations in `obs` (N sequences without burn-in)
+        to ``[N, J, ...]``: one output for the next observation of each of the J sampled steps, ``J = M + burn_in``.
+        Outputs for masked steps (burn-in and padding) are meaningless.
         """
         return self._placed(jax.tree.map(lambda x: x[:, 1:], outputs))
 
