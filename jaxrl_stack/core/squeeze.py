@@ -1,4 +1,6 @@
-"""Removal of gaps from rollouts: if an agent does not act in every env step, masked steps separate its valid steps."""
+"""Removal of gaps from rollouts. Gaps are masked steps between an agent's valid steps: env steps in which the agent
+does not act.
+"""
 
 from __future__ import annotations
 

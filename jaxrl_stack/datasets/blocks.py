@@ -1,4 +1,4 @@
-"""Conversion of recorded steps to blocks ``[T, B, ...]``, the form of new samples from B environments."""
+"""Conversion of recorded steps to blocks ``[T, B, ...]``, the form of rollouts from B environments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxrl_stack.datasets.steps import Steps
 
 def blocks_of(steps: Steps, num_columns: int, *, longest: int) -> Iterator[dict[str, Any]]:
     """Divides recorded steps into `num_columns` streams of equal length, as if they came from that many environments.
-    Yields the streams as blocks ``[T, num_columns, ...]`` of equal shape, in the order of time.
+    Yields the streams as blocks ``[T, num_columns, ...]`` of equal shape; each block continues the previous one.
 
     Where a piece of an episode was cut, and at the end of each column, the step counts as truncated: what follows is
     bootstrapped. Steps that would not fill a row of all columns are left out at the end of the data.

@@ -64,7 +64,7 @@ class RecordedSpaces(NamedTuple):
 
 def checked(steps: Steps, spaces: RecordedSpaces, row_of: RowOf, *, check: bool = True) -> Steps:
     """Checks that recorded steps fit the given spaces. Converts arrays to the dtypes of the spaces. If the steps
-    contain environment observations, also converts these to module inputs.
+    contain environment observations and `spaces.inputs` is set, also converts these observations to module inputs.
 
     Args:
         steps: Steps as they were read.
@@ -236,8 +236,8 @@ def _with_names(column: Any, space: gym.Space) -> Any:
 
 def _shaped(part: Any, array: Any, name: str, file_rows: FileRows, *, reshapes: bool) -> Any:
     """Converts recorded values to the shape of a space: one-element lists to scalars, or scalars to one-element lists;
-    with `reshapes`, also flat lists and raw bytes (uint8) to arrays. If the space contains integers, whole floats
-    become integers.
+    with `reshapes`, also flat lists and raw bytes (uint8) to arrays. If the space contains integers, floats become
+    integers; raises BadDataError for floats that are not whole numbers.
     """
     if not isinstance(array, np.ndarray) or not array.ndim or getattr(part, "shape", None) is None:
         return array

@@ -196,9 +196,9 @@ class ForeignColumns:
 
 
 def _name_of(column: str, there: Sequence[str], schema: Mapping[str, str], path: str) -> Any:
-    """Finds the name that a column of this package has in the file. First tries the name in `schema` (setting
-    `input_read_schema`), then this package's own name, then other libraries' names for the column (`ALIASES`). Returns
-    None if the file has none of these names, or several of the other libraries' names.
+    """Finds the name that a column of this package has in the file. If `schema` (setting `input_read_schema`) contains
+    the column, looks only for the name in `schema`. Else looks for this package's own name, then for other libraries'
+    names (`ALIASES`). Returns None if the file has none of these names, or several of the other libraries' names.
     """
     names = set(there)
     if column in schema:
@@ -216,9 +216,9 @@ def _name_of(column: str, there: Sequence[str], schema: Mapping[str, str], path:
 
 
 def _spread(name: str, there: Sequence[str], column: str, path: str) -> Any:
-    """Returns `name` if the file has a column with this name. Else, returns the file's columns with parts of an
-    observation or action: a list of ``name_0``, ``name_1``, ..., or a dict of ``name/key``. Returns None if the file
-    has no such columns.
+    """Returns `name` if the file has a column with this name. Else, returns the names of file columns with parts
+    of an observation or action: a list of ``name_0``, ``name_1``, ..., or a dict of ``name/key``. Returns None if the
+    file has no such columns.
     """
     if name in there:
         return name

@@ -214,7 +214,7 @@ def _say_one_episode(columns: ForeignColumns) -> None:
 
 def _vector(values: Mapping[str, Any], column: str, columns: ForeignColumns, path: str) -> np.ndarray:
     """Converts a column with one number per step, such as rewards, to an array ``[N]``. Raises BadDataError if the
-    column has another shape or contains no numbers.
+    column has another shape than ``[N]`` or ``[N, 1]``, or contains no numbers.
     """
     array = np.asarray(values[column])
     if array.ndim == 2 and array.shape[1] == 1:
@@ -379,8 +379,8 @@ def _step_numbers(table: ForeignTable, columns: ForeignColumns, number: int) -> 
 def _from_zero(
     t: np.ndarray | None, same: np.ndarray | None, table: ForeignTable, *, in_file: np.ndarray | None = None
 ) -> np.ndarray | None:
-    """Shifts step numbers so that each episode counts from 0. Subtracts 1 if the lowest number is 1. If the numbers
-    continue from one episode to the next, subtracts the first number of each episode.
+    """Shifts step numbers so that each episode counts from 0. Subtracts 1 if the lowest number in the data is 1. If the
+    numbers continue from one episode to the next, subtracts the first number of each episode.
 
     Args:
         t: Values of t as they were read, in the order of episodes.
@@ -474,8 +474,8 @@ def as_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _check_continuity(rows: Rows, index: np.ndarray, table: ForeignTable, columns: ForeignColumns) -> None:
     """Raises a BadDataError if most rows do not fit the next row of their episode: the next row's step number is not
-    greater by exactly 1, or its observation differs from the recorded next observation. If the table has next
-    observations but no episode ids, only logs a notice.
+    greater by exactly 1, or the next row's observation differs from the recorded next observation. If the table has
+    next observations but no episode ids, only logs a notice.
     """
     same = rows.same_episode
     number = int(np.count_nonzero(same))

@@ -128,8 +128,8 @@ def files_at(path: str | os.PathLike[str], filesystem: Any, suffixes: tuple[str,
 
 
 def unfinished_files(path: str | os.PathLike[str], filesystem: Any) -> list[str]:
-    """Returns the incomplete files in a local folder: files that a run has begun but not finished to write. Returns []
-    for object stores and globs.
+    """Returns the incomplete files in a local folder: files that a run has begun to write, but has not completed.
+    Returns [] for object stores and globs.
     """
     kind, found_on, place = _type_of(path, filesystem)
     if kind != fs.FileType.Directory or not isinstance(found_on, fs.LocalFileSystem):

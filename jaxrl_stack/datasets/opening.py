@@ -80,8 +80,8 @@ class Dataset(TableView):
 
     def parts(self, max_bytes: int | None = None) -> Iterator[Steps]:
         """Yields all steps of the data set in several `Steps` objects. If the steps may need more memory than
-        `max_bytes`, reads one row group or file at a time; else calls `read_parts`, which may read all tables of an
-        input at once.
+        `max_bytes`, reads one row group or file at a time; else calls `read_parts`, which may read all tables of one
+        entry of the setting `input_` at once.
 
         Args:
             max_bytes: Bytes that the steps may take in memory; None: no limit.
@@ -105,7 +105,7 @@ class Dataset(TableView):
 
     def name_of(self, input_: int | None) -> str:
         """Returns the path or glob with the index `input_` in `inputs`, for error messages; if `input_` is None, all
-        paths.
+        paths, separated by commas.
         """
         return ", ".join(self.inputs) if input_ is None else self.inputs[input_]
 
@@ -157,8 +157,8 @@ def has_json_batches(inputs: Inputs, options: ReadOptions) -> bool:
 
 
 def _readable(filesystem: Any, name: str, there: Sequence[str]) -> list[str]:
-    """Returns the files at a path whose format is supported. If there is at least one, logs a notice about files that
-    are skipped: files with steps in another format, and incomplete files. The same notice is logged only once.
+    """Returns the files with a supported format at `name`, a path or glob. If it finds at least one, logs a notice
+    about skipped files: files with steps in another format, and incomplete files. The same notice is logged only once.
 
     A file that is named is read, or refused with what is wrong.
     """
@@ -238,8 +238,8 @@ def _differs(known: Any, own: Any, name: str, options: ReadOptions) -> str | Non
 
 
 def _common_info(readers: Sequence[Reader], options: ReadOptions) -> DatasetInfo:
-    """Returns one description for all files: the description of the first file with an environment id, else of the
-    first file. Its spaces come from the options, else from the files. Raises BadDataError if a file has another space.
+    """Returns one `DatasetInfo` for all files: the info of the first file with an environment id, else of the first
+    file. Its spaces come from the options, else from the files. Raises BadDataError if a file has another space.
     """
     infos = [reader.info for reader in readers]
     first = next((info for info in infos if info.env_id is not None), infos[0])

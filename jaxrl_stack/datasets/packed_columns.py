@@ -113,7 +113,7 @@ def loaded_sizes(data: bytes) -> tuple[int, ...]:
 
 @dataclasses.dataclass
 class _Dtype:
-    """Dtype that was found in a pickle: its type code and byte order, which are not checked yet."""
+    """Dtype that was found in a pickle: its type code, which is not checked yet, and its byte order."""
 
     code: Any
     order: str = "="
@@ -191,9 +191,9 @@ class _SizesUnpickler(_Unpickler):
 
 
 def _arrays(value: Any, left: list[int], depth: int) -> Any:
-    """Converts an unpickled value, which may be nested, to NumPy arrays. Raises ValueError if the value contains other
-    objects than arrays and numbers, has too many entries, or is nested too deeply. Decreases ``left[0]``, the number of
-    entries that are still allowed, in place.
+    """Converts the arrays and numbers in an unpickled value to NumPy arrays, and lists to tuples. Raises ValueError if
+    the value contains other objects, has too many entries, or is nested too deeply. Decreases ``left[0]``, the number
+    of entries that are still allowed, in place.
     """
     left[0] -= 1
     if left[0] < 0 or depth > _MAX_DEPTH:
@@ -241,8 +241,8 @@ def checked_array(data: Any, dtype: Any, shape: Any, order: Any = "C") -> np.nda
 
 @dataclasses.dataclass(frozen=True)
 class _Template:
-    """Bytes before and after the numbers in the pickle of an array. They serve as a template: a pickle that differs
-    from it only in the numbers is decoded without an unpickler.
+    """Template made from the pickle of one array: the bytes before and after the array's numbers. Another pickle with
+    the same bytes there is decoded without an unpickler.
     """
 
     before: bytes

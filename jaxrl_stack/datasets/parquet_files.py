@@ -63,8 +63,8 @@ class ParquetFile:
 
     @property
     def more(self) -> dict[str, Any]:
-        """Further facts about the data (JSON types) that this package writes into the metadata of tables of steps and
-        of files of packed (serialized) episodes; {} for files of other programs.
+        """Additional facts about the data (`DatasetInfo.more`, JSON types), from the metadata of the file. This package
+        writes them into tables of steps and files of packed (serialized) episodes. Empty for files of other programs.
         """
         with damage_of(self.path):
             found = json.loads(self.own_metadata.get(MORE_KEY, b"{}"))

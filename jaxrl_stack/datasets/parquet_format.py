@@ -43,8 +43,8 @@ def checksum_of(metadata: Mapping[bytes, bytes]) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """Array of a column of recorded steps: its name in the file, and the shape and dtype of one row. A nested column
-    has several such arrays.
+    """Description of one array in a column of recorded steps: its name in the file, and the shape and dtype of one
+    row. A nested column has several arrays.
     """
 
     name: str

@@ -56,9 +56,9 @@ class Reader(Protocol):
         ...
 
     def read_all(self) -> Iterator[Steps]:
-        """Yields all steps of the reader's files, in one or more `Steps` objects. Tables, whose rows may be in any
-        order, are read all at once: so episodes are complete. Files that contain chunks of episodes are read one part
-        (such as a row group) at a time, and a long episode may be divided between two objects.
+        """Yields all steps of the reader's files, in one or more `Steps` objects. The rows of tables may be in any
+        order, so all tables are read at once, which keeps episodes complete. Files that contain chunks of episodes are
+        read one part (such as a row group) at a time, and a long episode may be divided between several objects.
         """
         ...
 

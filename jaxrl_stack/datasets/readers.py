@@ -126,8 +126,8 @@ def conversion_of(path: str) -> str | None:
 
 
 def _together(files: Sequence[Any]) -> Iterator[list[Any]]:
-    """Groups consecutive small files of RLlib's sample batches. A group is read at once, and has at most
-    `_BYTES_TOGETHER` bytes unless it is a single file.
+    """Groups consecutive small files of RLlib's sample batches. The files of a group are read together. A group of
+    several files has at most `_BYTES_TOGETHER` bytes.
     """
     group: list[Any] = []
     for file in files:

@@ -1,4 +1,4 @@
-"""Selection of those keys of recorded Dict observations that a module uses. The settings `policy_obs_key` and
+"""Selection of the keys that a module uses from recorded Dict observations. The settings `policy_obs_key` and
 `value_obs_key` determine these keys.
 """
 

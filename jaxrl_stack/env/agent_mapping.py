@@ -121,7 +121,7 @@ def asked(function: Any, agent: Hashable, episode: Any) -> Any:
 
 
 def _called(function: Any) -> str:
-    """Names a policy mapping function in error messages: returns ``multi_agent(policy_mapping_fn=<name>)``."""
+    """Returns the text for a policy mapping function in error messages: ``multi_agent(policy_mapping_fn=<name>)``."""
     return f"multi_agent(policy_mapping_fn={getattr(function, '__qualname__', function)})"
 
 
@@ -194,8 +194,8 @@ class HostMapping:
 
     def refuse(self, agent: Hashable, policy: str) -> NoReturn:
         """Raises an error for an agent that the module `policy` cannot control: the agent is not among the
-        environment's `possible_agents`, or not among the agents that were assigned to this module when the env runner
-        was built.
+        environment's `possible_agents`, or not among the agents that this module may control (found by `_slots` when
+        the env runner was built).
 
         Raises:
             MultiAgentEnvError: Always.

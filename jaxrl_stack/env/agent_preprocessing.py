@@ -115,8 +115,8 @@ class AgentPreprocessing:
 
 
 def agent_preprocessing(config: Any, spaces: AgentSpaces, env: Any = None) -> AgentPreprocessing:
-    """Finds the config's connectors that preprocess the observations of all agents together. Returns an
-    `AgentPreprocessing`, which applies these connectors.
+    """Creates an `AgentPreprocessing` from the config's env-to-module connectors. It applies only the connectors that
+    preprocess the observations of all agents together (`MultiAgentObservationPreprocessor`).
 
     Args:
         config: The config.

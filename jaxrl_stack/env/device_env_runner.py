@@ -626,7 +626,7 @@ class Counting:
         """Counts the episodes and steps in `steps`, the next steps of an evaluation (NumPy arrays ``[T, B]``). Returns
         a mask, bool ``[T, B]``, of the steps that the evaluation includes. If a number of steps is requested, the mask
         is False after this number is reached. If a number of episodes is requested, each environment contributes a part
-        of the episodes, and the mask is False after the last one that it contributes.
+        of the episodes, and the mask is False after the last episode of this part.
         """
         ended = np.asarray(steps.ended)
         if self._quota is None:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def load_known_parts(module: RLModule, path: str | os.PathLike[str] | None) -> None:
-    """Loads a checkpoint's state into a module. Skips networks (attributes) that the module lacks. The module's
-    networks that the checkpoint lacks keep their weights.
+    """Loads a checkpoint's state into a module. Skips the checkpoint's networks (attributes) that the module lacks.
+    Networks that only the module has keep their weights.
 
     Args:
         module: The module. Weights of attributes that the checkpoint also has must have the same shapes.

@@ -34,7 +34,8 @@ _MAX_NAME = 300
 
 
 def read_rllib_weights(path: str | os.PathLike[str], max_bytes: int) -> dict[str, Any]:
-    """Reads RLlib weights from an ``.npz``, ``.safetensors``, ``.pt`` or ``.pth`` file. Returns ``{name: array}``.
+    """Reads RLlib weights from an ``.npz``, ``.safetensors``, ``.pt`` or ``.pth`` file. Returns ``{name: array}``;
+    for PyTorch files (``.pt``, ``.pth``), the arrays are CPU tensors.
 
     Args:
         path: ``.npz``; ``.safetensors``; or ``.pt``, ``.pth`` of a state dict, which needs PyTorch.

@@ -85,8 +85,8 @@ class Timeline:
 
     def columns(self, state_after: StateAfter) -> dict[str, Any]:
         """Returns the inputs of a recurrent network for one pass over N sequences. `OBS` `[N, M + 1, ...]` are the
-        observations from the first valid step (after burn-in) on, including the observation after the last step.
-        `STATE_IN` is the network's recurrent state before the first valid step.
+        observations of M steps, beginning with the first valid step (after burn-in), and the observation after the last
+        of these steps. `STATE_IN` is the network's recurrent state before the first valid step.
 
         Args:
             state_after: Function from `{OBS: [N, 1, ...], STATE_IN: state}`, with `ACTIONS` if the batch has them, to
@@ -115,14 +115,14 @@ class Timeline:
         return jax.lax.stop_gradient(state)
 
     def now(self, outputs: Any) -> Any:
-        """Converts a network's outputs ``[N, M + 1, ...]`` for the observations in `obs` (N sequences without burn-in)
+        """Converts a network's outputs ``[N, M + 1, ...]`` for the observations in `obs` (N sequences after burn-in)
         to ``[N, J, ...]``: one output for the observation of each of the J sampled steps, ``J = M + burn_in``. Outputs
         for masked steps (burn-in and padding) are meaningless.
         """
         return self._placed(jax.tree.map(lambda x: x[:, :-1], outputs))
 
     def after(self, outputs: Any) -> Any:
-        """Converts a network's outputs ``[N, M + 1, ...]`` for the observations in `obs` (N sequences without burn-in)
+        """Converts a network's outputs ``[N, M + 1, ...]`` for the observations in `obs` (N sequences after burn-in)
         to ``[N, J, ...]``: one output for the next observation of each of the J sampled steps, ``J = M + burn_in``.
         Outputs for masked steps (burn-in and padding) are meaningless.
         """
