@@ -263,7 +263,9 @@ class DeviceEnvRunner(EnvRunner):
         return (), {"config": self.config.for_checkpoints(*self.pipelines.of_config())}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Returns the components of checkpoints: the connector pipelines."""
+        """Returns the objects that have separate folders in checkpoints, as pairs ``(name, object)``: the env-to-module
+        and the module-to-env pipeline.
+        """
         return self.pipelines.parts()
 
     @classmethod

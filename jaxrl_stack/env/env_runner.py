@@ -20,7 +20,7 @@ NUM_ENV_STEP_FAILURES_LIFETIME = "num_env_step_failures"
 
 
 class EnvRunner(Checkpointable, abc.ABC):
-    """Base class of env runners: they step environments with a module and return episodes.
+    """Base class of env runners, which step environments with the actions of a module and return episodes.
 
     Attributes:
         config: The algorithm's config, from which `make_env` and `make_module` work.
@@ -67,7 +67,7 @@ class EnvRunner(Checkpointable, abc.ABC):
 
     @abc.abstractmethod
     def make_env(self) -> None:
-        """Creates new environments and closes the present ones."""
+        """Closes the runner's environments and creates new ones."""
 
     @abc.abstractmethod
     def make_module(self) -> None:
@@ -126,7 +126,8 @@ class EnvRunner(Checkpointable, abc.ABC):
         """Raises if the runner cannot sample."""
 
     def ping(self) -> str:
-        """Returns "pong" if the runner is alive and healthy.
+        """Returns "pong" from a healthy runner. Raises RuntimeError if sampling has failed in this runner, which then
+        waits for its restart.
 
         Raises:
             RuntimeError: If it `has_failed`: a restarted actor is another object, so no answer comes from the old one.

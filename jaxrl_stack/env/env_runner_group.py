@@ -197,7 +197,9 @@ class EnvRunnerGroup:
         self._manager.add_actors(handles)
 
     def reset(self, new_remote_workers: Sequence[Any]) -> None:
-        """Replaces the actors by `new_remote_workers`, with ids from 1. The old actors are not stopped."""
+        """Replaces the group's actors by the actors `new_remote_workers`, which get the ids 1, 2, and so on. Does not
+        stop the old actors.
+        """
         self._manager = self._new_pool(new_remote_workers)
         self._recovery.watch(self._manager)
 
@@ -251,19 +253,19 @@ class EnvRunnerGroup:
         return self._spaces
 
     def num_remote_env_runners(self) -> int:
-        """Number of actors, healthy or not."""
+        """Number of env runner actors, healthy or not."""
         return self._manager.num_actors()
 
     def num_healthy_remote_env_runners(self) -> int:
-        """Number of healthy actors."""
+        """Number of healthy env runner actors."""
         return self._manager.num_healthy_actors()
 
     def num_healthy_env_runners(self) -> int:
-        """Number of healthy runners, including the local one."""
+        """Number of healthy actors, plus 1 if the group has a local runner."""
         return (self._local is not None) + self.num_healthy_remote_env_runners()
 
     def healthy_env_runner_ids(self) -> list[int]:
-        """Ids of the healthy actors."""
+        """Ids of the healthy env runner actors."""
         return self._manager.healthy_actor_ids()
 
     # RLlib has both names of these.
@@ -273,7 +275,7 @@ class EnvRunnerGroup:
     healthy_worker_ids = healthy_env_runner_ids
 
     def num_remote_worker_restarts(self) -> int:
-        """Total number of completed restarts of actors."""
+        """Total number of completed restarts of env runner actors."""
         return self._manager.total_num_restarts()
 
     def num_env_runners_dropped_lifetime(self) -> int:
@@ -482,9 +484,9 @@ class EnvRunnerGroup:
         keep_remote: bool = False,
         timeout_seconds: float | None = None,
     ) -> list[Any]:
-        """Distributes sampling over all runners: for each dict of keyword arguments `share` in `shares`, one runner
-        executes ``func(runner, **share)``, or ``runner.<func>(**share)`` if `func` is the name of a method. Returns the
-        results.
+        """Distributes sampling over all runners and returns the results. Each dict in `shares` contains the keyword
+        arguments of one call: a runner executes ``func(runner, **share)``, or ``runner.<func>(**share)`` if `func` is
+        the name of a method.
 
         Share j is sampled by healthy runner j modulo their number, so the same seed gives the same samples. Shares of
         lost or late actors are requested from the others.
@@ -729,16 +731,17 @@ class EnvRunnerGroup:
         self._send_state(state, to_worker_indices, timeout_seconds, with_requests=with_requests)
 
     def sync_local_env_runner(self) -> None:
-        """Loads the weights that ``sync_weights(with_requests=True)`` stored for the local runner, together with its
-        `more_state`. Does nothing if they are already loaded.
+        """Loads into the local runner the weights that ``sync_weights(with_requests=True)`` stored for this runner,
+        together with the argument `more_state` of that call. Does nothing if these weights are already loaded.
         """
         if self._local is not None and self._for_local is not None:
             self._local.set_state(self._for_local)
             self._for_local = None
 
     def _refs_of_modules(self) -> frozenset[str]:
-        """Returns the names of the weight arrays in the runners' modules. The first call requests them from the local
-        runner, or from a healthy actor if the group has no local runner. Later calls return the cached result.
+        """Returns the names of the weight arrays in the runners' modules; ``sync_weights(inference_only=True)`` sends
+        only these arrays. The first call requests the names from the local runner, or from a healthy actor if the group
+        has no local runner. Later calls return the cached names.
         """
         if self._module_refs is None:
             answers = self.foreach_env_runner(module_refs, remote_worker_ids=self.healthy_env_runner_ids()[:1])
@@ -828,8 +831,9 @@ class EnvRunnerGroup:
         env_to_module: EnvToModulePipeline | None = None,
         module_to_env: Any = None,
     ) -> dict[str, Any]:
-        """Builds one env runner state for all runners from the entries of `rl_module_state` (weights, for example), the
-        number of sampled env steps, and the merged connector states of the actors.
+        """Builds one env runner state that all runners can load. The state consists of the entries of
+        `rl_module_state`, such as weights, the number of sampled env steps, and the merged connector states of the
+        actors.
 
         Args:
             config: The config; its ``sample_timeout_s`` bounds the wait for the actors.
@@ -952,9 +956,9 @@ class EnvRunnerGroup:
         return answers
 
     def _note_failure(self, actor_id: int, error: Exception) -> None:
-        """Restarts or drops an actor that raised an exception while sampling. Raises the exception instead if the
-        config tolerates no failures, or if neither the group has a sample nor this actor has made an env step yet.
-        Raises `ConsecutiveFailuresError` after too many failures in a row.
+        """Restarts or drops an actor that raised an exception while sampling. Raises the exception instead in two
+        cases: the config tolerates no failures, or the group has no sample yet and the environments of this actor have
+        not made their first step. Raises `ConsecutiveFailuresError` after too many failures in a row.
         """
         policy = self._recovery.policy
         if isinstance(error, NotRestoredError):

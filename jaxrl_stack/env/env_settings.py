@@ -81,7 +81,7 @@ class Derived(NamedTuple):
     function: Callable[[Any, Any], Any]
 
     def of(self, params: Any) -> Any:
-        """Returns the value of this derived parameter, computed from its two source parameters in `params`."""
+        """Computes the value of this parameter from the values of its two `sources` in `params`."""
         return self.function(*(getattr(params, source) for source in self.sources))
 
 

@@ -40,7 +40,7 @@ class _Failures:
     last: BaseException | None = None
 
     def __enter__(self) -> None:
-        """Does nothing; all work happens when the block ends."""
+        """Does nothing; all work happens when the ``with`` block ends."""
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: Any) -> None:
         # Too many of them in a row have been counted. One that Ctrl-C has stopped half-way cannot be stepped on either.
@@ -235,8 +235,8 @@ class FaultTolerantEnvs:
         self._failures_in_a_row: dict[int, int] = {}
 
     def _make_replayable(self, vector: Any) -> None:
-        """Lets `replayable` choose and record the seed of every reset of a new vector of environments, so that
-        unfinished episodes can be restored later from seeds and actions.
+        """Makes all resets of a new vector of environments use seeds from `replayable`. This `ReplayableEpisodes`
+        object records the seeds and all actions, so that a replay can restore unfinished episodes later.
         """
         if not getattr(vector, "can_replay", False):
             vector.close()
@@ -285,7 +285,7 @@ class FaultTolerantEnvs:
         return derived_seed("environment", *self.seeds, self._num_renewals, index)
 
     def reset(self) -> Started:
-        """Starts new episodes in all environments, and replaces broken environments.
+        """Starts new episodes in all environments. First replaces environments that have failed.
 
         Returns:
             ``(obs [B, ...], info per environment)``.
@@ -302,8 +302,8 @@ class FaultTolerantEnvs:
         return outcome
 
     def _seeds_of_reset(self) -> list[int] | None:
-        """Returns one seed per environment for a reset of all environments; None if the environments' random number
-        generators continue without new seeds.
+        """Returns one seed per environment for a reset of all environments. Returns None if the reset sets no seeds, so
+        that the environments' random number generators continue.
         """
         if self.replayable is not None:
             return [self.replayable.next_seed(i) for i in range(self.num_envs)]
@@ -311,8 +311,8 @@ class FaultTolerantEnvs:
         return [self._seed(i) for i in range(self.num_envs)] if self._num_resets == 0 else None
 
     def continue_seeds(self, state: Mapping[str, Any]) -> None:
-        """Makes later resets use the seeds that follow the last reset seeds of a saved ``replayable.get_state()``.
-        Restores no episodes.
+        """Continues the sequence of reset seeds in `state`, a saved result of ``replayable.get_state()``: later resets
+        use the next seeds of this sequence. Does not restore the saved episodes.
         """
         assert self.replayable is not None
         self.replayable.continue_seeds(state)
@@ -386,7 +386,9 @@ class FaultTolerantEnvs:
             self._set_stepped(True)
 
     def take_step_times(self) -> StepTimes:
-        """Returns the durations of the environment steps since the last call, without the very first step."""
+        """Returns the total duration (seconds) and the number of vector steps since the last call, without the very
+        first step.
+        """
         times = StepTimes(self._step_seconds, self._num_steps)
         self._step_seconds, self._num_steps = 0.0, 0
         return times
@@ -439,8 +441,8 @@ class FaultTolerantEnvs:
             self._failures_in_a_row = {i: n for i, n in self._failures_in_a_row.items() if i not in sampled}
 
     def tolerate_in_attempt(self, error: BaseException, num_failures: int) -> bool:
-        """Decides whether sampling is repeated after a failed attempt. If an environment failed, marks it for
-        replacement by the next reset; if it is unknown which one failed, marks all.
+        """Decides whether sampling is repeated after a failed attempt, and returns the decision. If an environment
+        failed, the next reset replaces this environment, or all environments if it is unknown which one failed.
 
         Args:
             error: Exception from an attempt.
@@ -516,8 +518,8 @@ class FaultTolerantEnvs:
 
 
 def _fits(form: tuple[int, gym.Space, gym.Space], other: tuple[int, gym.Space, gym.Space]) -> bool:
-    """Whether modules that were built for the vector of environments `form` can act in the vector `other`. Both
-    arguments are tuples ``(num_envs, observation space, action space)``.
+    """Whether modules that were built for one vector of environments can act in another. The arguments `form` and
+    `other` describe the two vectors, as ``(num_envs, observation space, action space)``.
     """
     (num_envs, observations, actions), (other_num_envs, other_observations, other_actions) = form, other
     # Bounds of actions are what actions are scaled to.

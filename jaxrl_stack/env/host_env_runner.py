@@ -200,9 +200,9 @@ class HostEnvRunner(EnvRunner):
         self._envs.make()
 
     def _observe_floats(self) -> None:
-        """Converts the environments' integer observations to float32 if int32 cannot hold their values. Makes no
-        conversion if a connector does not accept floats or does not accept integers, or if the conversion would change
-        the shape or the kind of dtype (integer, float) of the modules' inputs.
+        """Makes the environments return float32 observations instead of integers, if int32 cannot hold the integers.
+        Makes no change if a connector accepts only one of the two dtypes, or if float32 would change the shape or the
+        kind of dtype (integer, float) of the modules' inputs.
         """
         vector = self._envs.vector
         if vector is None or not has_wide_integers(vector.single_observation_space):
@@ -356,7 +356,8 @@ class HostEnvRunner(EnvRunner):
         self.reseed(self.seed_of(config), self.worker_index, 0)
 
     def assert_healthy(self) -> None:
-        """Raises an error if the runner should have environments and has none.
+        """Raises RuntimeError if the runner has no environments because `stop` closed them. A runner that was built
+        without environments is healthy.
 
         Raises:
             RuntimeError: If `stop` was called.
@@ -662,8 +663,8 @@ class HostEnvRunner(EnvRunner):
     # ------------------------------------------------------------------------------------------------------ metrics
 
     def take_step_times(self) -> StepTimes:
-        """Returns the durations of environment steps since the last call; none if a vector environment steps all
-        sub-environments in one call.
+        """Returns the total duration (seconds) and the number of vector steps since the last call. Both are 0 if a
+        vector environment steps all sub-environments in one call.
         """
         times, vector = self._counts.take_step_times(), self._envs.vector
         return times if vector is not None and vector.steps_in_turn else NO_STEP_TIMES
@@ -699,7 +700,9 @@ class HostEnvRunner(EnvRunner):
         return next(iter(self.acting_parts_of_modules().values()))
 
     def acting_parts_of_modules(self) -> dict[str, tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]]:
-        """Returns the `acting_parts` (modules and pipelines) of each module that acts, by module id."""
+        """Returns the `acting_parts` of each module that acts, ``{module_id: (all modules, env-to-module pipeline,
+        module-to-env pipeline)}``.
+        """
         return {
             mid: (self._policies.modules, own.env_to_module, own.module_to_env)
             for mid, own in self._connectors.pipelines.items()
@@ -792,9 +795,9 @@ class HostEnvRunner(EnvRunner):
         """
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores the entries of `state`, a complete `get_state()` result or a part of one. Without the entry "random"
-        (random number states), the per-environment states of env-to-module connectors, such as frame stacks, do not
-        change.
+        """Restores the entries of `state`, a complete `get_state()` result or a part of one. If the entry "random"
+        (random number states) is missing, the per-environment states of env-to-module connectors, such as frame stacks,
+        do not change.
 
         With "random", the next ``sample()`` resets all environments, with seeds derived from this entry. If `state` has
         "running_episodes", too, and ``replayable_episodes`` is set, environments continue the stored episodes instead
@@ -838,7 +841,9 @@ class HostEnvRunner(EnvRunner):
         }
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Returns the components of checkpoints: both connector pipelines."""
+        """Returns the objects that have separate folders in checkpoints, as pairs ``(name, object)``: the env-to-module
+        and the module-to-env pipeline.
+        """
         return self._connectors.pipelines.parts()
 
     def share_weights(self, learner: Learner, *, num_env_steps_sampled_lifetime: int) -> None:

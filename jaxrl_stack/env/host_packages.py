@@ -1,4 +1,6 @@
-"""Packages that provide gymnasium ids: their modules, and the commands that install them."""
+"""Import of packages that provide the environments of gymnasium ids. If a package is missing, the error names the
+command that installs the package.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ def import_package(name: str, module: str) -> Any:
 
 
 def register_ids_of(name: str) -> None:
-    """Imports the package in `REGISTERED_BY` that registers an id with gymnasium, if any.
+    """Imports the package that registers the gymnasium id `name`, if `REGISTERED_BY` has a package for the beginning of
+    this id.
 
     Raises:
         ImportError: The package is not installed; the message says how to install it.
@@ -46,7 +49,8 @@ def register_ids_of(name: str) -> None:
 
 
 def import_entry_point(spec: Any) -> None:
-    """Imports the entry point of a gymnasium id, so that a missing package is found before actors start.
+    """Imports the entry point (class or function) that creates the environment of a gymnasium id. A missing package
+    then raises an error before any actor starts.
 
     Raises:
         ImportError: A package is missing; one sentence that says how to install it.

@@ -63,8 +63,8 @@ class HostRollout:
 
     @property
     def has_episodes(self) -> bool:
-        """Always True: recorded steps contain everything that episode objects consist of. So `EnvRunner.sample` need
-        not reset the environments first.
+        """Always True: `EnvRunner.sample` can build episode objects from recorded steps, so it need not reset the
+        environments first.
         """
         return True
 
@@ -192,8 +192,8 @@ class HostRollout:
         return recording
 
     def take_ended(self, recording: Recording, weights_seq_no: int) -> list[tuple[int, SingleAgentEpisode]]:
-        """Returns the episodes that ended in `recording`, a result of ``record(..., wants_episodes=True)``, as pairs
-        ``(environment index, episode)``.
+        """Returns the episodes that ended in the recorded rollout `recording`, as pairs ``(environment index,
+        episode)``. `recording` must be a result of ``record(..., wants_episodes=True)``.
         """
         if recording.num_failures and not recording.num_env_steps:
             self.builder.reset()
@@ -212,7 +212,8 @@ class HostRollout:
         return (self.live or self.builder).cut()
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the unfinished episodes as plain data. Call this method only after `reset` or `set_state`.
+        """Returns the unfinished episodes as plain data, which `set_state` loads. Call this method only after `reset`
+        or `set_state`, because these methods begin or continue the episodes.
 
         States of connectors and environments are not included.
         """
@@ -278,9 +279,10 @@ class HostRollout:
         self.builder.reset()
 
     def _begin_watch(self) -> ObservationWatch | None:
-        """Prepares the check of observations for values outside of their space. Returns the `ObservationWatch` that
-        checks each step. Returns None if all steps are checked together after recording, or if no check is needed or
-        allowed (``disable_env_checking``).
+        """Begins the check of a rollout's observations for values outside of their space. Returns the
+        `ObservationWatch` to which the rollout adds the observations of each step. Returns None if all steps are
+        checked together after the rollout, if the space allows all values, or if checks are disabled
+        (``disable_env_checking``).
         """
         watch = self._watch
         if watch is None:
@@ -291,8 +293,9 @@ class HostRollout:
         return watch if sees_steps else None
 
     def _out_of_range(self, recording: Any, *, saw_steps: bool) -> Sequence[OutOfRange]:
-        """Returns the `OutOfRange` reports (step, environment, problem) of the recorded observations, by step. Numbers
-        outside of the bounds of a `Box` are not reported: they only cause a notice.
+        """Returns `OutOfRange` reports (step, environment, problem) of the recorded observations that contain invalid
+        numbers, by step. Numbers outside of the bounds of a `Box` are not reported as invalid: they only cause a
+        notice.
         """
         if self._watch is None:
             return ()
@@ -301,8 +304,9 @@ class HostRollout:
         return self._watch.found()
 
     def _after_step(self, recording, step, inputs, env_to_module, timesteps, ended, is_last, keeps_all) -> None:
-        """Completes the record of one vector step: adds the module inputs for final observations (before resets) where
-        training needs them, and counts ended episodes.
+        """Completes the recording of a vector step (one step of all environments): adds the module inputs after the
+        step, before resets, for the environments where training needs the next observation. Also counts ended episodes
+        and marks the starts of new ones.
         """
         any_ended = ended.any()
         if self._watch is not None and step.final_obs is not None:
@@ -334,8 +338,9 @@ class HostRollout:
         *,
         is_last: bool,
     ) -> tuple[VectorStep, Any]:
-        """Steps the environments, appends the step to the episode objects, and runs Python connectors and callbacks.
-        Used if callbacks or Python connectors need episode objects.
+        """Steps all environments and appends the new step to the objects of their unfinished episodes; then runs
+        connectors in Python and callbacks, which read these objects. Used only if callbacks or Python connectors need
+        episode objects.
 
         Returns:
             ``(step, the module's view of the observations after it)``; the latter is None unless an episode ended, or
@@ -400,8 +405,8 @@ def _infos_of_resets(step: VectorStep, time: int) -> dict[tuple[int, int], dict]
 
 
 def _next_obs(step: VectorStep, ended: np.ndarray) -> Any:
-    """Returns the observations that follow a vector step, as new arrays: the final observation where an episode ended
-    (`ended`), not the first one after the reset.
+    """Returns the observations after a vector step, as new arrays. For an environment whose episode ended (mask
+    `ended`), the result contains the final observation, not the first observation after the reset.
     """
     if step.final_obs is None:
         return np.array(step.obs) if isinstance(step.obs, np.ndarray) else jax.tree.map(np.array, step.obs)

@@ -131,8 +131,8 @@ class JaxEnv(abc.ABC):
         return None
 
     def last_state(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        """Returns the environment state that `step` with these arguments reaches before its automatic reset. Videos
-        draw an episode's last frame from this state.
+        """Returns the environment state after a step but before the automatic reset; the arguments are the same as for
+        `step`. Videos draw the last frame of an episode from this state.
 
         By default, the state before the step, because `step` returns no other state before a reset.
         """
@@ -196,8 +196,8 @@ _STEP_ENV_PARTS = ("obs", "state", "reward", "terminated", "truncated", "info")
 
 
 class _StepKeys(NamedTuple):
-    """PRNG keys of one environment step: the dynamics use `own`; the key of a reset after the step is derived from
-    `whole`.
+    """PRNG keys of one environment step: `own` for the dynamics, and `whole`, from which the key of a reset after the
+    step is derived.
 
     Attributes:
         whole: Keys as they were given. The key of a reset is derived from them only when the reset is computed, because
@@ -354,7 +354,9 @@ class GymnaxEnv(AutoResetJaxEnv):
 
     @property
     def params(self) -> Any:
-        """Parameters of the environment: gymnax's ``EnvParams`` with the values of ``env_config``, NumPy leaves."""
+        """Parameters of the environment, a pytree with NumPy leaves: gymnax's ``EnvParams`` with the values of
+        ``env_config``.
+        """
         return self._params
 
     @property
@@ -404,7 +406,9 @@ class GymnaxEnv(AutoResetJaxEnv):
         return self.render_with(state, self._params)
 
     def render_with(self, state: Any, params: Any) -> np.ndarray | None:
-        """Renders a state like `render`, with the given parameters (NumPy leaves)."""
+        """Draws a frame of `state`, with the parameters `params` (a pytree of NumPy leaves) instead of the
+        environment's parameters; returns None if `render` would return None.
+        """
         name = self._drawn_as
         if name in drawings.SCENES:
             return drawings.SCENES[name](state, params)

@@ -11,7 +11,8 @@ import numpy as np
 
 
 def parts_of(method: str, outcome: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    """Checks that a method of an environment returned as many values as `names` has, and returns the values as a tuple.
+    """Returns the values that a method of an environment returned, as a tuple. Raises ValueError if their number
+    differs from the number of `names`.
 
     Raises:
         ValueError: Another number of values; names the method and the values that it should return.

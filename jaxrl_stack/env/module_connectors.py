@@ -95,23 +95,23 @@ class ModuleConnectors(ByModule[ConnectorStates]):
         return self._module_map.unwrapped(states) if jax.tree.leaves(states) else None
 
     def get_env_to_module(self) -> dict[str, Any]:
-        """Returns the env-to-module states of all modules, including the states of connectors that run in Python,
-        outside jit.
+        """Returns the states of the env-to-module pipelines of all modules, including the states of connectors that run
+        in Python, outside jit.
         """
         return self._module_map.unwrapped({mid: own.get_env_to_module() for mid, own in self.items()})
 
     def get_module_to_env(self) -> dict[str, Any]:
-        """Returns the module-to-env states of all modules."""
+        """Returns the states of the module-to-env pipelines of all modules."""
         return self._module_map.unwrapped({mid: own.get_module_to_env() for mid, own in self.items()})
 
     def set_env_to_module(self, state: Mapping[str, Any], **how: Any) -> None:
-        """Loads env-to-module states of all modules; see `ConnectorStates.set_env_to_module`."""
+        """Loads states of the env-to-module pipelines of all modules; see `ConnectorStates.set_env_to_module`."""
         for mid, own in self._module_map.by_module(state).items():
             if mid in self:
                 self[mid].set_env_to_module(own, **how)
 
     def set_module_to_env(self, state: Mapping[str, Any]) -> None:
-        """Loads module-to-env states of all modules."""
+        """Loads states of the module-to-env pipelines of all modules."""
         for mid, own in self._module_map.by_module(state).items():
             if mid in self:
                 self[mid].set_module_to_env(own)

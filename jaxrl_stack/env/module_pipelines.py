@@ -128,15 +128,16 @@ class ModulePipelines(ByModule[Pipelines]):
 
     @functools.cached_property
     def _histories(self) -> dict[str, Any]:
-        """Masks of the env-to-module states, ``{module_id: pytree of bools}``: True for each leaf with an environment
-        axis, such as a frame stack; see `per_env_leaves`.
+        """Marks the arrays in the env-to-module states that contain values of single environments, ``{module_id: pytree
+        of bools}``: True for arrays with an environment axis, such as frame stacks, False for all others, such as
+        running statistics.
         """
         return {mid: per_env_leaves(own.env_to_module.init) for mid, own in self.items()}
 
     def parts(self) -> list[tuple[str, Any]]:
-        """Returns two pairs ``(component name in checkpoints, pipeline)``, for the env-to-module and the module-to-env
-        connectors. If the config has several agents, each pipeline is a `PipelinesByModule`. If it has one agent and
-        the runner has no environment, the result is [].
+        """Returns the connector pipelines that checkpoints store, as two pairs ``(component name, pipeline)``:
+        env-to-module, then module-to-env. With several agents, each pipeline is a `PipelinesByModule`. With one agent,
+        returns [] if the runner has no environment.
         """
         both = zip(
             (COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR), Pipelines._fields, strict=True
@@ -147,9 +148,9 @@ class ModulePipelines(ByModule[Pipelines]):
         return [(name, own[self.module_map.module_id]) for name, own in of_modules.items() if own]
 
     def of_config(self) -> tuple[Any, ...]:
-        """Returns ``(env-to-module pipeline, module-to-env pipeline)`` of the first module; () without modules.
-        `AlgorithmConfig.for_checkpoints` takes both pipelines as arguments, and may store their connectors in the
-        config. One module suffices, because all modules have the same connectors.
+        """Returns ``(env-to-module pipeline, module-to-env pipeline)`` of the first module; returns () if there are no
+        modules. One module suffices, because all modules have the same connectors. The result is for
+        `AlgorithmConfig.for_checkpoints`, which may store the pipelines' connectors in the config.
         """
         return tuple(next(iter(self.values()), ()))
 
@@ -256,7 +257,8 @@ def spaces_of_policies(config: Any, env: Any) -> dict[str, tuple[Any, Any]]:
 def make_rollout(
     config: Any, env: JaxEnv, pipelines: ModulePipelines, pure: PureModule, *, window_size: int
 ) -> DeviceRollout:
-    """Builds the sampling part of a compiled program: environment, modules and pipelines, without their states.
+    """Creates the `DeviceRollout` of an environment with its modules and connectors: pure functions that sample inside
+    a compiled program. States, such as weights and connector states, are arguments of these functions.
 
     Args:
         config: The config of the runners that sample.

@@ -158,7 +158,9 @@ class AgentsOfEpisode:
             notice_unclaimed_rewards(self._name, early, f", step {self.step}")
 
     def _note_unknown_infos(self, infos: Mapping[Any, Any]) -> None:
-        """Prints a notice about infos whose key is no agent."""
+        """Prints a notice if `infos` has a key that is neither one of the `possible_agents` nor "__all__" or
+        "__common__".
+        """
         unknown = sorted(infos.keys() - self._known_in_infos, key=str)
         notice_once(
             f"environment({self._name!r}), step {self.step}: infos of {unknown} belong to none of its possible_agents. "
@@ -222,7 +224,9 @@ class AgentsOfEpisode:
                 )
 
     def _fit(self, obs: Mapping[Any, Any]) -> bool:
-        """Whether the observations of all agents have the types and shapes of their spaces."""
+        """Whether each observation in `obs`, ``{agent: observation}``, has the structure, shape and type of the agent's
+        observation space. This check is quick, because it builds no error message.
+        """
         checks = self._form_checks
         for agent, value in obs.items():
             fits = checks.get(agent)
@@ -239,8 +243,8 @@ class AgentsOfEpisode:
         flags: Mapping[str, Mapping[Any, Any]],
         infos: Mapping[Any, Any],
     ) -> None:
-        """Raises an error if an observation, reward, flag or info of an agent has a type or shape that contradicts its
-        space or the interface.
+        """Checks the values of each agent in detail. Raises an error if an observation does not fit the agent's space,
+        a reward is not one number, a flag is neither True nor False (1 or 0), or an info is neither a dict nor None.
         """
         for agent, value in obs.items():
             self._check_observation(agent, value)

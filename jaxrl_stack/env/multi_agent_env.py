@@ -73,7 +73,8 @@ class MultiAgentEnv(gym.Env):
         return super().reset(seed=seed, options=options)
 
     def step(self, action_dict: Mapping[Any, Any]) -> Any:
-        """Steps the environment with the actions of the acting agents.
+        """Steps the environment with the actions of the acting agents; returns dicts by agent, ``(observations,
+        rewards, terminateds, truncateds, infos)``.
 
         Args:
             action_dict: ``{agent: action}`` for exactly the agents that were in the newest observations and have not

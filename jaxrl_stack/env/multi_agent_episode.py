@@ -1,4 +1,4 @@
-"""MultiAgentEpisode under RLlib's import path."""
+"""RLlib's import path of the class `MultiAgentEpisode`."""
 
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
 

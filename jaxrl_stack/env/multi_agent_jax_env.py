@@ -83,12 +83,12 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
 
     @property
     def observation_space(self) -> gym.Space:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Observation spaces of all agents as one space, a `gymnasium.spaces.Dict` by agent."""
+        """Observation spaces of all agents as one `gymnasium.spaces.Dict`, ``{agent: observation space}``."""
         return _by_agent(self.observation_spaces, self.possible_agents)
 
     @property
     def action_space(self) -> gym.Space:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Action spaces of all agents as one space, a `gymnasium.spaces.Dict` by agent."""
+        """Action spaces of all agents as one `gymnasium.spaces.Dict`, ``{agent: action space}``."""
         return _by_agent(self.action_spaces, self.possible_agents)
 
     @property
@@ -97,7 +97,8 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return type(self).acts is MultiAgentJaxEnv.acts
 
     def acts(self, state: Any) -> Mapping[Any, Any]:
-        """Returns which agents act next. Subclasses whose agents take turns override this method.
+        """Returns which agents act next, ``{agent: bool}``; by default, all agents. Subclasses whose agents take turns
+        override this method.
 
         Args:
             state: State from `reset_env` or `step_env`.
@@ -130,8 +131,9 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return self._whole_step
 
     def _whole_step(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        """Steps the environment without a reset: calls `step_env`, adds missing agents to its dicts, decides whether
-        the episode has ended, and adds which agents act next.
+        """Steps the environment without a reset: calls `step_env`, and adds entries for the agents that its rewards and
+        flags omit. Also computes whether the episode has ended and which agents act next. Returns ``(obs, state,
+        rewards, terminated, truncated, infos, terminateds, truncateds, acts)``.
         """
         outcome = self.step_env(key, state, action, params)
         obs, state, rewards, terminateds, truncateds, infos = parts_of(f"{self.name}.step_env", outcome, PARTS)
@@ -152,14 +154,16 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return obs, state, rewards, terminated, truncated, infos, terminateds, truncateds, acts
 
     def _goes_on(self, acts: Any, terminateds: Any, truncateds: Any) -> list[jax.Array]:
-        """Returns a bool for each agent: whether the agent can act after a step."""
+        """Returns whether each agent can act in the next step, as scalar bool arrays. If all agents act in every step,
+        an agent can act until it is terminated or truncated. Otherwise, `acts` contains the result.
+        """
         if not self.everybody_acts:
             return list(acts.values())
         return [~(terminateds[agent] | truncateds[agent]) for agent in self.possible_agents]
 
     def _with_all(self, name: str, flags: Any) -> tuple[dict[Any, jax.Array], Any]:
-        """Adds False for agents without a flag: returns ``(flags of all agents, the flag "__all__" or None)``. If
-        "__all__" is True, the flags of all agents become True.
+        """Returns ``(flags of all agents, the flag "__all__" or None)``. Agents without an entry in `flags` get False.
+        If "__all__" is True, all agents get True.
         """
         of_all = flags.get(ALL) if isinstance(flags, Mapping) else None
         own = self._flags(name, {agent: flag for agent, flag in dict(flags).items() if agent != ALL}, default=False)
@@ -172,7 +176,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return {agent: jnp.asarray(known.get(agent, default), bool) for agent in self.possible_agents}
 
     def _known(self, name: str, of_agents: Any) -> Mapping[Any, Any]:
-        """Checks that a dict contains only agents of `possible_agents`, and returns the dict.
+        """Returns the dict `of_agents` unchanged, after checking that all of its keys are in `possible_agents`.
 
         Raises:
             ValueError: It is no dict, or has unknown agents.

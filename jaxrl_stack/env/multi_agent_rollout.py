@@ -154,8 +154,8 @@ class ModuleRows:
         self._ends[row] = terminated
 
     def finish_step(self, step: int, timesteps: int, *, is_last: bool, keeps_all: bool) -> None:
-        """Records the agent steps that are complete with this env step, because the agent has its next observation or
-        has ended; called before any reset.
+        """Records the agent steps that this env step completes: the steps of agents that now have their next
+        observation or have ended. Called before any reset.
         """
         recording, rows, ends = self.recording, self.completing, self._ends
         if ends:
@@ -193,8 +193,9 @@ class ModuleRows:
             leaf[rows] = 0
 
     def finish(self) -> None:
-        """Completes the module's `AgentRecording` after the last env step. Stores agent steps without a next
-        observation, and connector states, for the next `AgentRecording`.
+        """Ends the module's part of a rollout, after the last env step: completes the `AgentRecording`, which records
+        the steps of the module's agents. Stores the connector states and the agent steps that have no next observation
+        yet; the next `AgentRecording` continues these steps.
         """
         self.recording.finish()
         self._held = self.recording.held_steps()
@@ -286,7 +287,9 @@ class MultiAgentRollout:
         return ModuleRows(self.policies[mid], self.connectors[mid], self.spaces[mid], num_envs * len(agents), watch)
 
     def _out_of_range(self) -> list[OutOfRange]:
-        """Returns the observations outside of their spaces, with the index of their environment."""
+        """Returns `OutOfRange` reports of the observations that contain invalid numbers. The `row` of a report is the
+        index of the environment.
+        """
         num_envs, found = self.envs.num_envs, []
         for mid, module in self._rows.items():
             for one in () if module.watch is None else module.watch.found():
@@ -506,7 +509,9 @@ class MultiAgentRollout:
 
 
 def _zeros(space: Any, lead: tuple[int, ...]) -> Any:
-    """Creates elements of a space that contain zeros, with the leading axes `lead`, as writable NumPy arrays."""
+    """Returns a pytree of writable NumPy arrays that contain zeros. The arrays have the structure, shapes and dtypes of
+    the elements of `space`, with the additional leading axes `lead`.
+    """
     return jax.tree.map(np.array, space_tools.zeros(space, lead))
 
 

@@ -217,7 +217,7 @@ def _are_integers(value: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Returns a short text of a value, in one line."""
+    """Returns the `repr` of a value for messages, in one line of at most 60 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:59] + "…"
 

@@ -1,4 +1,6 @@
-"""Check of observation values against their space, for many steps at a time."""
+"""Check that observations are inside of their space. The observations of many steps are checked together, which is
+cheaper than a check in each step.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class OutOfRange(NamedTuple):
 
     @property
     def is_of_first_step(self) -> bool:
-        """Whether the invalid number came from the reset before the rollout, or from the rollout's first step."""
+        """Whether the reported number is from the observation that the reset before the rollout returned, or from the
+        observation after the rollout's first step.
+        """
         return self.step < 2
 
 
@@ -60,8 +64,8 @@ class _Range:
 
 @dataclasses.dataclass
 class _Part:
-    """One leaf of the observation space (an array of a Dict or Tuple), with its bounds and the observations that have
-    not been checked yet.
+    """One leaf of the observation space (a space that is neither a Dict nor a Tuple), with the ranges to check and the
+    observations that have not been checked yet.
 
     Attributes:
         path: Keys that lead to it.
@@ -200,8 +204,9 @@ def _parts_of(space: gym.Space, path: tuple[Any, ...]) -> Sequence[tuple[tuple[A
 
 
 def _ranges_of(space: Any) -> list[_Range]:
-    """Returns the ranges to check for one leaf of an observation space: the space's bounds, and the limits of integers
-    in compiled programs. The list is empty if neither excludes a number.
+    """Returns the ranges to check for one leaf of an observation space: the bounds of the space and, if compiled
+    programs use a smaller integer dtype than the space, the limits of that dtype. A range that excludes no value is
+    left out.
     """
     if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
         return [_Range(*choices_of(space), GIVE_CHOICES, f"outside of {space}")]

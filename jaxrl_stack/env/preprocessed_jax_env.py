@@ -1,4 +1,4 @@
-"""Multi-agent JAX environments with joint preprocessing of observations inside of the compiled program."""
+"""Multi-agent JAX environments that preprocess the observations of all agents inside of the compiled program."""
 
 from __future__ import annotations
 

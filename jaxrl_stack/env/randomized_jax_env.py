@@ -334,16 +334,16 @@ class _FunctionDraws:
 
 
 def _in_traces(params: Any) -> Any:
-    """Converts environment parameters from NumPy to JAX arrays, for the tracing of functions that read them; scalars
-    are not converted.
+    """Converts NumPy arrays in environment parameters to JAX arrays, because traced code cannot index NumPy arrays with
+    tracers. Scalars do not change.
     """
     return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, params)
 
 
 def _check_program(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any) -> None:
-    """Raises ValueError if JAX cannot trace `reset` and `step` with randomized parameters, because the environment uses
-    them in Python code (such as branches), or if `reset` and `step` do not read a randomized parameter. If a function
-    draws the parameters, `reset` and `step` must read at least one of them.
+    """Checks that `reset` and `step` support the randomized parameters. Raises ValueError if the environment uses a
+    parameter in Python code (such as branches), so that JAX cannot trace `reset` and `step`. Also raises ValueError if
+    `reset` and `step` ignore a parameter; if a function draws the parameters, only if they ignore all of them.
     """
     try:
         unread = _unread(env, draws, draws.names)

@@ -1,4 +1,4 @@
-"""SingleAgentEpisode under RLlib's import path."""
+"""RLlib's import path of the class `SingleAgentEpisode`."""
 
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 

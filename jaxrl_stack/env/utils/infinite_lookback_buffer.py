@@ -1,4 +1,4 @@
-"""InfiniteLookbackBuffer under RLlib's import path."""
+"""RLlib's import path of the class `InfiniteLookbackBuffer`."""
 
 from jaxrl_stack.episodes.infinite_lookback_buffer import InfiniteLookbackBuffer
 

@@ -1,4 +1,4 @@
-"""GroupAgentsWrapper under RLlib's import path."""
+"""RLlib's import path of the class `GroupAgentsWrapper`."""
 
 from jaxrl_stack.env.multi_agent_env import GROUP_INFO, GROUP_REWARDS, GroupAgentsWrapper
 
