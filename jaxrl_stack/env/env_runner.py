@@ -53,7 +53,7 @@ class EnvRunner(Checkpointable, abc.ABC):
         """Steps the environments and returns the resulting episodes, or chunks of episodes."""
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
-        """Changes values of config settings that compiled programs take as arguments, so that nothing is compiled
+        """Changes config settings whose values are arguments of compiled programs, so that no program is compiled
         again.
 
         Args:

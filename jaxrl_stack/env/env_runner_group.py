@@ -424,7 +424,8 @@ class EnvRunnerGroup:
     # ------------------------------------------------------------------------------------------------------ sampling
 
     def sampling_ids(self) -> list[int]:
-        """Returns the ids of the runners that sample: the healthy actors, or ``[0]`` (the local runner) without actors.
+        """Returns the ids of the runners that sample: the healthy actors, or ``[0]`` (the local runner) if the group
+        has no actors.
 
         Raises:
             EnvRunnersRestartingError: If no actor is healthy and none comes back in time: within
@@ -445,8 +446,8 @@ class EnvRunnerGroup:
         )
 
     def sampling_ids_soon(self, timeout_seconds: float = 0.0) -> list[int]:
-        """Returns the ids of the runners that can sample now. If all actors are restarting, waits for the first one;
-        returns [] after the timeout.
+        """Returns the ids of the runners that can sample now. If all actors are restarting, waits until the first actor
+        is healthy; returns [] after the timeout.
 
         Args:
             timeout_seconds: Longest wait for the first one.

@@ -17,7 +17,7 @@ class EnvRunnerStateServer:
         self._state: dict[str, Any] | None = None
 
     def push(self, state: dict[str, Any]) -> None:
-        """Replaces the stored env runner state, unless the new one has older weights.
+        """Replaces the stored env runner state by `state`, unless `state` has older weights.
 
         Args:
             state: State for `EnvRunner.set_state`, with the key "weights_seq_no".

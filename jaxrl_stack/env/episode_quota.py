@@ -29,8 +29,8 @@ class EpisodeQuota:
         self._kept: list[list[Any]] = [[] for _ in self._sizes]
 
     def add(self, ended: Iterable[tuple[int, Any]]) -> EpisodeQuota:
-        """Adds ended episodes, pairs ``(environment index, episode)`` in the order in which they ended. Ignores an
-        episode if its environment has already contributed its number of episodes.
+        """Adds ended episodes, pairs ``(environment index, episode)`` in the order in which they ended. Ignores the
+        episodes of environments that have already contributed the required number of episodes.
         """
         for index, episode in ended:
             if len(self._kept[index]) < self._sizes[index]:
@@ -39,7 +39,7 @@ class EpisodeQuota:
 
     def fill(self, sample: Callable[[], Iterable[tuple[int, Any]]]) -> list[Any]:
         """Calls `sample`, which returns pairs ``(environment index, ended episode)``, until every environment has
-        completed its number of episodes. Returns these episodes, ordered by environment.
+        completed the required number of episodes. Returns these episodes, ordered by environment.
         """
         while [len(kept) for kept in self._kept] != self._sizes:
             self.add(sample())

@@ -11,8 +11,8 @@ _PLOTTING = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
 
 
 class _Deferred(types.ModuleType):
-    """Placeholder for a plotting library that imports the library at the first attribute access; only gymnax gets
-    these placeholders.
+    """Placeholder for the module of a plotting library. The first access to an attribute imports the library. Only
+    gymnax gets these placeholders.
     """
 
     def __getattr__(self, name: str) -> Any:

@@ -252,7 +252,7 @@ class HostEnvRunner(EnvRunner):
         """
 
     def make_module(self) -> None:
-        """Builds pipelines and modules for the environments' spaces."""
+        """Builds pipelines and RLModules for the environments' spaces, and the sampling loop that uses them."""
         connectors = self._make_connectors()
         module = self._built_modules(connectors.pipelines.spaces)
         self._module_ids = list(module)
@@ -632,7 +632,7 @@ class HostEnvRunner(EnvRunner):
         """Hook for subclasses, called with the episodes that `sample` returns."""
 
     def _note_block(self, recording: Any) -> None:
-        """Hook for subclasses, called by `sample_block` with the steps that it recorded."""
+        """Hook for subclasses: `sample_block` calls this method with the recorded steps."""
 
     def _part_of(self, recording: RolloutRecording, layouts: Layouts | None) -> Part:
         """Converts recorded steps to a `Part` of a train batch: the arrays of each module, and the numbers of env
@@ -754,7 +754,9 @@ class HostEnvRunner(EnvRunner):
         }
 
     def _continue_episodes(self, state: Mapping[str, Any] | None) -> None:
-        """Restores the unfinished episodes from a result of `_running_episodes`; with None, starts new ones."""
+        """Restores the unfinished episodes from `state`, a result of `_running_episodes`. If `state` is None or does
+        not fit this runner, a warning is logged and the environments start new episodes.
+        """
         envs = self._envs
         rollout: Any = self._rollout
         self.num_episodes_not_restored = 0 if state is None else int(state["num_not_restored"])

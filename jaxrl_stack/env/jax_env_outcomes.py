@@ -72,8 +72,8 @@ def typed_signals(name: str, reward: Any, terminated: Any, truncated: Any) -> tu
 
 
 def expect_like(name: str, part: str, given: Any, wanted: Any) -> None:
-    """Raises ValueError if a value of an environment, `given`, differs from the expected form `wanted` in structure,
-    shapes or dtypes.
+    """Raises ValueError if `given`, a pytree from an environment's method, differs from the pytree `wanted` in
+    structure, shapes or dtypes.
 
     Args:
         name: Name of the environment, for messages.

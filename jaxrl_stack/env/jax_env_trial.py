@@ -75,7 +75,9 @@ def _check_observation(env: JaxEnv, part: str, observation: Any, when: str) -> N
 
 
 def _is_within(space: gym.Space, value: np.ndarray) -> np.ndarray:
-    """Returns a bool array that marks the numbers of an observation leaf that are within the bounds of its space."""
+    """Returns a bool array: whether each number of an observation leaf is within the bounds of the leaf's space, with a
+    small tolerance for floats.
+    """
     if isinstance(space, gym.spaces.Box):
         low, high = space.low, space.high
     elif isinstance(space, gym.spaces.Discrete):

@@ -47,7 +47,8 @@ class MergingByModule:
     def merge_states(
         self, states: Sequence[Mapping[str, Any]], *, known: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Merges the connector states of several env runners, ``{module_id: {connector name: connector state}}``.
+        """Merges the env-to-module states of several env runners, for each module separately. Each state and the result
+        have the form ``{module_id: {connector name: connector state}}``.
 
         See `ConnectorPipelineV2.merge_states` for `known`.
         """

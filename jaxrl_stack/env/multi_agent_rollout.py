@@ -150,7 +150,9 @@ class ModuleRows:
         return {} if self.packed is None else {name: layout.read(name, *self.packed) for name in layout.columns}
 
     def end(self, row: int, *, terminated: bool) -> None:
-        """Marks that the episode of the agent in a batch row ends in this env step."""
+        """Marks that the episode of the agent in the batch row `row` ends in this env step. The episode counts as
+        truncated if `terminated` is False.
+        """
         self._ends[row] = terminated
 
     def finish_step(self, step: int, timesteps: int, *, is_last: bool, keeps_all: bool) -> None:
