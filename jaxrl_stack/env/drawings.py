@@ -100,7 +100,9 @@ def acrobot(state: Any, params: Any) -> np.ndarray:
 
 
 def pendulum(state: Any, params: Any) -> np.ndarray:
-    """Draws the rod (upright at angle 0), and below the rod a horizontal line whose length shows the applied torque."""
+    """Draws the rod (upright at angle 0), and below the rod a horizontal line. The length and direction of this
+    line show the applied torque.
+    """
     theta, torque, most = float(state.theta), float(np.ravel(state.last_u)[0]), float(params.max_torque)
     tip = (float(params.l) * -np.sin(theta), float(params.l) * np.cos(theta))
     scene = _Scene((0.0, -0.1), 4.4 * float(params.l))
@@ -230,8 +232,8 @@ def observation(obs: Any, space: gym.Space, named_by: gym.Space | None = None) -
 
 def _parts(named_by: gym.Space, space: gym.Space) -> tuple[tuple[str, int], ...]:
     """Groups the bars in the chart of an observation; returns ``(name, number of bars)`` of each group. If `named_by`
-    is a Dict or Tuple space with as many numbers as `space`, each of its keys or entries is a group. Otherwise, each
-    bar is a group, named by its index.
+    is a Dict or Tuple space with as many numbers as `space`, each key or entry of `named_by` is a group. Otherwise,
+    each bar is a group, named by the index of the bar.
     """
     num_bars = gym.spaces.flatdim(space)
     parts: dict[str, gym.Space] = {}
@@ -245,8 +247,8 @@ def _parts(named_by: gym.Space, space: gym.Space) -> tuple[tuple[str, int], ...]
 
 
 def grid(image: np.ndarray, space: gym.spaces.Box) -> np.ndarray:
-    """Draws an image ``[H, W]`` or ``[H, W, C]`` as a frame. Pixels are enlarged by an integer factor, so that the
-    longer side has at most 240 pixels; larger images keep their size.
+    """Draws an image ``[H, W]`` or ``[H, W, C]`` as a frame. Enlarges the image by the largest integer factor with
+    which the longer side has at most 240 pixels; larger images keep their size.
 
     One channel is drawn in grey. Three channels of a uint8 image are red, green and blue; four are a stack of frames,
     of which the last is drawn. In other images, channels are kinds of objects: each cell has the colour of its first

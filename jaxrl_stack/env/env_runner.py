@@ -126,8 +126,8 @@ class EnvRunner(Checkpointable, abc.ABC):
         """Raises if the runner cannot sample."""
 
     def ping(self) -> str:
-        """Returns "pong" from a healthy runner. Raises RuntimeError if sampling has failed in this runner, which then
-        waits for its restart.
+        """Returns "pong" if the runner is healthy. Raises RuntimeError if sampling has failed in this runner, so that
+        the runner waits for its restart.
 
         Raises:
             RuntimeError: If it `has_failed`: a restarted actor is another object, so no answer comes from the old one.

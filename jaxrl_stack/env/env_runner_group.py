@@ -446,11 +446,11 @@ class EnvRunnerGroup:
         )
 
     def sampling_ids_soon(self, timeout_seconds: float = 0.0) -> list[int]:
-        """Returns the ids of the runners that can sample now. If all actors are restarting, waits until the first actor
-        is healthy; returns [] after the timeout.
+        """Returns the ids of the runners that can sample now. If all actors are restarting, waits until one actor is
+        healthy; returns [] after the timeout.
 
         Args:
-            timeout_seconds: Longest wait for the first one.
+            timeout_seconds: Longest wait until one actor is healthy.
 
         Raises:
             NoHealthyEnvRunnerError: If all actors are lost for good.
@@ -833,8 +833,8 @@ class EnvRunnerGroup:
         module_to_env: Any = None,
     ) -> dict[str, Any]:
         """Builds one env runner state that all runners can load. The state consists of the entries of
-        `rl_module_state`, such as weights, the number of sampled env steps, and the merged connector states of the
-        actors.
+        `rl_module_state` (for example, the weights), the number `env_steps_sampled`, and the merged env-to-module
+        connector states of the actors.
 
         Args:
             config: The config; its ``sample_timeout_s`` bounds the wait for the actors.

@@ -144,9 +144,9 @@ def derived_fields(params: Any, names: Collection[str]) -> dict[str, Derived]:
 
 
 def related_fields(params: Any, names: Collection[str]) -> dict[str, list[str]]:
-    """Returns, for each changed environment parameter, the unchanged parameters whose values may not suit the new
-    value, ``{changed parameter: ["other=value"]}``, for a notice. For example, a moment of inertia may not suit a new
-    length of a link.
+    """Returns the unchanged environment parameters whose values may not suit the new value of a changed parameter,
+    ``{changed parameter: ["other=value"]}``. The user gets a notice about these parameters. For example, a
+    moment of inertia may not suit a new length of a link.
     """
     unchanged = set(field_names(params)).difference(names)
     kept = {
@@ -157,8 +157,8 @@ def related_fields(params: Any, names: Collection[str]) -> dict[str, list[str]]:
 
 
 def _converted(name: str, field: str, default: Any, value: Any) -> Any:
-    """Converts `value` to the dtype of `default`. Raises ValueError if `value` does not fit the dtype and shape of
-    `default`. If `default` is not numeric, returns `value` unchanged.
+    """Converts `value` to a NumPy array with the dtype that JAX uses for `default`. Raises ValueError if `value`
+    does not fit the dtype and shape of `default`. If `default` is not numeric, returns `value` unchanged.
     """
     if not isinstance(default, (bool, int, float, np.generic, np.ndarray, jax.Array)):
         return value

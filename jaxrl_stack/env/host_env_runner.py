@@ -252,7 +252,9 @@ class HostEnvRunner(EnvRunner):
         """
 
     def make_module(self) -> None:
-        """Builds pipelines and RLModules for the environments' spaces, and the sampling loop that uses them."""
+        """Builds connector pipelines and RLModules for the environments' spaces, and the sampling loop that computes
+        actions with these modules and pipelines.
+        """
         connectors = self._make_connectors()
         module = self._built_modules(connectors.pipelines.spaces)
         self._module_ids = list(module)
@@ -754,8 +756,9 @@ class HostEnvRunner(EnvRunner):
         }
 
     def _continue_episodes(self, state: Mapping[str, Any] | None) -> None:
-        """Restores the unfinished episodes from `state`, a result of `_running_episodes`. If `state` is None or does
-        not fit this runner, a warning is logged and the environments start new episodes.
+        """Restores the unfinished episodes from `state`, a result of `_running_episodes`. If `state` contains no
+        unfinished episodes, continues only the sequence of reset seeds. If `state` is None or does not fit this runner,
+        logs a warning, and the environments start new episodes.
         """
         envs = self._envs
         rollout: Any = self._rollout

@@ -1,5 +1,5 @@
-"""Import of packages that provide the environments of gymnasium ids. If a package is missing, the error names the
-command that installs the package.
+"""Import of packages that provide the environments of gymnasium ids. If a package is missing, the error says how to
+install the package.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def import_package(name: str, module: str) -> Any:
 
 def register_ids_of(name: str) -> None:
     """Imports the package that registers the gymnasium id `name`, if `REGISTERED_BY` has a package for the beginning of
-    this id.
+    this id, such as "ALE/". Otherwise, does nothing.
 
     Raises:
         ImportError: The package is not installed; the message says how to install it.

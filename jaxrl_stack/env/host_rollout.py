@@ -294,7 +294,7 @@ class HostRollout:
 
     def _out_of_range(self, recording: Any, *, saw_steps: bool) -> Sequence[OutOfRange]:
         """Returns `OutOfRange` reports (step, environment, problem) of the recorded observations that contain invalid
-        numbers, by step. Numbers outside of the bounds of a `Box` are not reported as invalid: they only cause a
+        numbers, sorted by step. Numbers outside of the bounds of a `Box` are not reported as invalid: they only cause a
         notice.
         """
         if self._watch is None:
@@ -305,8 +305,8 @@ class HostRollout:
 
     def _after_step(self, recording, step, inputs, env_to_module, timesteps, ended, is_last, keeps_all) -> None:
         """Completes the recording of a vector step (one step of all environments): adds the module inputs after the
-        step, before resets, for the environments where training needs the next observation. Also counts ended episodes
-        and marks the starts of new ones.
+        step (before resets) for the environments whose next observation is needed for training or for episode objects.
+        Also records returns and lengths of ended episodes, and marks the starts of new episodes.
         """
         any_ended = ended.any()
         if self._watch is not None and step.final_obs is not None:
@@ -339,8 +339,8 @@ class HostRollout:
         is_last: bool,
     ) -> tuple[VectorStep, Any]:
         """Steps all environments and appends the new step to the objects of their unfinished episodes; then runs
-        connectors in Python and callbacks, which read these objects. Used only if callbacks or Python connectors need
-        episode objects.
+        connectors in Python and callbacks, which read these objects. Also resets environments whose episode has ended.
+        Used only if callbacks or Python connectors need episode objects.
 
         Returns:
             ``(step, the module's view of the observations after it)``; the latter is None unless an episode ended, or

@@ -47,8 +47,8 @@ class MergingByModule:
     def merge_states(
         self, states: Sequence[Mapping[str, Any]], *, known: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Merges the env-to-module states of several env runners, for each module separately. Each state and the result
-        have the form ``{module_id: {connector name: connector state}}``.
+        """Merges the states that several env runners have of the env-to-module pipelines, for each module separately.
+        The items of `states` and the result have the form ``{module_id: {connector name: connector state}}``.
 
         See `ConnectorPipelineV2.merge_states` for `known`.
         """

@@ -128,9 +128,9 @@ class ModulePipelines(ByModule[Pipelines]):
 
     @functools.cached_property
     def _histories(self) -> dict[str, Any]:
-        """Marks the arrays in the env-to-module states that contain values of single environments, ``{module_id: pytree
-        of bools}``: True for arrays with an environment axis, such as frame stacks, False for all others, such as
-        running statistics.
+        """Marks the arrays with an environment axis in the states of the env-to-module pipelines, ``{module_id: pytree
+        of bools}``: True for such arrays, for example frame stacks; False for all other arrays, for example running
+        statistics. See `per_env_leaves`.
         """
         return {mid: per_env_leaves(own.env_to_module.init) for mid, own in self.items()}
 
@@ -257,8 +257,9 @@ def spaces_of_policies(config: Any, env: Any) -> dict[str, tuple[Any, Any]]:
 def make_rollout(
     config: Any, env: JaxEnv, pipelines: ModulePipelines, pure: PureModule, *, window_size: int
 ) -> DeviceRollout:
-    """Creates the `DeviceRollout` of an environment with its modules and connectors: pure functions that sample inside
-    a compiled program. States, such as weights and connector states, are arguments of these functions.
+    """Creates the `DeviceRollout` for an environment, its modules and their connector pipelines: pure
+    functions that sample inside a compiled program. States, such as weights and connector states, are arguments of
+    these functions.
 
     Args:
         config: The config of the runners that sample.

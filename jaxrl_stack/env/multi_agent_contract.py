@@ -158,8 +158,8 @@ class AgentsOfEpisode:
             notice_unclaimed_rewards(self._name, early, f", step {self.step}")
 
     def _note_unknown_infos(self, infos: Mapping[Any, Any]) -> None:
-        """Prints a notice if `infos` has a key that is neither one of the `possible_agents` nor "__all__" or
-        "__common__".
+        """Prints a notice, once per environment, about the unknown keys of `infos`: keys that are not in
+        `possible_agents` and are neither "__all__" nor "__common__".
         """
         unknown = sorted(infos.keys() - self._known_in_infos, key=str)
         notice_once(
@@ -225,7 +225,7 @@ class AgentsOfEpisode:
 
     def _fit(self, obs: Mapping[Any, Any]) -> bool:
         """Whether each observation in `obs`, ``{agent: observation}``, has the structure, shape and type of the agent's
-        observation space. This check is quick, because it builds no error message.
+        observation space. This check is quick; if it returns False, `_check_forms` checks the values in detail.
         """
         checks = self._form_checks
         for agent, value in obs.items():
@@ -245,6 +245,7 @@ class AgentsOfEpisode:
     ) -> None:
         """Checks the values of each agent in detail. Raises an error if an observation does not fit the agent's space,
         a reward is not one number, a flag is neither True nor False (1 or 0), or an info is neither a dict nor None.
+        The first check also raises an error for rewards that are not finite and observations that are out of bounds.
         """
         for agent, value in obs.items():
             self._check_observation(agent, value)

@@ -131,9 +131,9 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return self._whole_step
 
     def _whole_step(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        """Steps the environment without a reset: calls `step_env`, and adds entries for the agents that its rewards and
-        flags omit. Also computes whether the episode has ended and which agents act next. Returns ``(obs, state,
-        rewards, terminated, truncated, infos, terminateds, truncateds, acts)``.
+        """Steps the environment without a reset: calls `step_env`, and adds entries for the agents that the returned
+        dicts of rewards and flags omit. Also computes whether the episode has ended and which agents act next.
+        Returns ``(obs, state, rewards, terminated, truncated, infos, terminateds, truncateds, acts)``.
         """
         outcome = self.step_env(key, state, action, params)
         obs, state, rewards, terminateds, truncateds, infos = parts_of(f"{self.name}.step_env", outcome, PARTS)
@@ -154,8 +154,8 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return obs, state, rewards, terminated, truncated, infos, terminateds, truncateds, acts
 
     def _goes_on(self, acts: Any, terminateds: Any, truncateds: Any) -> list[jax.Array]:
-        """Returns whether each agent can act in the next step, as scalar bool arrays. If all agents act in every step,
-        an agent can act until it is terminated or truncated. Otherwise, `acts` contains the result.
+        """Returns one scalar bool array per agent: whether the agent can act in the next step. If all agents act in
+        every step, an agent can act until it is terminated or truncated. Otherwise, returns the values of `acts`.
         """
         if not self.everybody_acts:
             return list(acts.values())

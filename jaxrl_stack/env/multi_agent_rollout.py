@@ -289,8 +289,8 @@ class MultiAgentRollout:
         return ModuleRows(self.policies[mid], self.connectors[mid], self.spaces[mid], num_envs * len(agents), watch)
 
     def _out_of_range(self) -> list[OutOfRange]:
-        """Returns `OutOfRange` reports of the observations that contain invalid numbers. The `row` of a report is the
-        index of the environment.
+        """Returns `OutOfRange` reports of the observations that contain invalid numbers. In a report, `row` is the
+        index of the environment, and `what` names the agent.
         """
         num_envs, found = self.envs.num_envs, []
         for mid, module in self._rows.items():
@@ -511,8 +511,8 @@ class MultiAgentRollout:
 
 
 def _zeros(space: Any, lead: tuple[int, ...]) -> Any:
-    """Returns a pytree of writable NumPy arrays that contain zeros. The arrays have the structure, shapes and dtypes of
-    the elements of `space`, with the additional leading axes `lead`.
+    """Returns a pytree of writable NumPy arrays that contain zeros. The arrays have the structure and shapes of the
+    elements of `space`, with the additional leading axes `lead`, and the dtypes that JAX uses for these elements.
     """
     return jax.tree.map(np.array, space_tools.zeros(space, lead))
 

@@ -217,7 +217,9 @@ def _are_integers(value: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Returns the `repr` of a value for messages, in one line of at most 60 characters."""
+    """Returns the `repr` of a value for messages, in one line of at most 60 characters; "…" replaces the rest of a
+    longer text.
+    """
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:59] + "…"
 

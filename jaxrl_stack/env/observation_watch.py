@@ -1,4 +1,4 @@
-"""Check that observations are inside of their space. The observations of many steps are checked together, which is
+"""Checks observations for values outside of their space. The observations of many steps are checked together, which is
 cheaper than a check in each step.
 """
 

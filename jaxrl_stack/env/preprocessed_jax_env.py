@@ -1,4 +1,4 @@
-"""Multi-agent JAX environments that preprocess the observations of all agents inside of the compiled program."""
+"""Multi-agent JAX environments that preprocess the observations of all agents jointly, inside of compiled programs."""
 
 from __future__ import annotations
 

@@ -334,8 +334,8 @@ class _FunctionDraws:
 
 
 def _in_traces(params: Any) -> Any:
-    """Converts NumPy arrays in environment parameters to JAX arrays, because traced code cannot index NumPy arrays with
-    tracers. Scalars do not change.
+    """Converts NumPy arrays in environment parameters to JAX arrays, as rollouts do, because traced code cannot index
+    NumPy arrays with tracers. Scalars do not change.
     """
     return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, params)
 
@@ -343,7 +343,7 @@ def _in_traces(params: Any) -> Any:
 def _check_program(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any) -> None:
     """Checks that `reset` and `step` support the randomized parameters. Raises ValueError if the environment uses a
     parameter in Python code (such as branches), so that JAX cannot trace `reset` and `step`. Also raises ValueError if
-    `reset` and `step` ignore a parameter; if a function draws the parameters, only if they ignore all of them.
+    `reset` and `step` ignore a parameter that is drawn from a distribution, or all parameters that a function draws.
     """
     try:
         unread = _unread(env, draws, draws.names)
