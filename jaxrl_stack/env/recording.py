@@ -89,8 +89,9 @@ def _watched(config: AlgorithmConfig, camera: _Camera) -> AlgorithmConfig:
 
 
 def _is_preprocessed_by_its_vector_version(config: AlgorithmConfig) -> bool:
-    """Whether the config uses ale-py's vector version of the environment, which preprocesses observations itself. A
-    single environment of the same id has other observations and other arguments.
+    """Whether the config uses ale-py's vector version of the environment, which preprocesses observations itself. If
+    so, videos must use the vector version too, because a single environment of the same id returns different
+    observations and takes different arguments.
     """
     if config.gym_env_vectorize_mode != "vector_entry_point":
         return False
@@ -109,7 +110,8 @@ def _takes_render_mode(config: AlgorithmConfig) -> bool:
 
 
 class _Camera:
-    """Callbacks that record videos: they render a frame of the unfinished episodes in each step.
+    """Callbacks that record episodes for videos. At the start and after each step of such an episode, they render a
+    frame of its environment. If the environment does not render, they draw the observations instead.
 
     Args:
         env: The config's setting `env`, for messages.
@@ -218,8 +220,9 @@ class _Camera:
 
 
 def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
-    """Yields the observations that the video shows next: the observation that the policy acted on last, if the video
-    does not contain it yet, and after the last step also the final observation.
+    """Yields the observations that the video shows next. The first is the observation for which the policy chose its
+    last action, if the video does not show this observation yet. If the episode has ended, its final observation
+    follows.
 
     The newest observation of an unfinished episode is left out: until the policy acts on it, the episode contains it in
     the form that connectors get. The final observation has the form that the policy would have received.
@@ -250,8 +253,8 @@ def _returns(episode: MultiAgentEpisode) -> dict[Any, float]:
 
 def _space_of(observation: Any, seen: gym.Space, returned: gym.Space) -> gym.Space:
     """Returns the space of an observation in an episode: the policy's observation space `seen` if the observation fits
-    it, else the environment's observation space `returned`. In the second case, connectors did not replace the
-    observation.
+    this space, else the environment's observation space `returned`. An observation that does not fit `seen` comes from
+    the environment without a change by connectors.
     """
     try:
         validate_batch(seen, observation, 0)

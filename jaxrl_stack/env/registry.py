@@ -162,8 +162,8 @@ class ResolvedEnv:
         return env
 
     def release(self, env: Any) -> None:
-        """Closes an environment that `make` created and that is not needed any more. Exception: while an algorithm is
-        being built, an environment of a registered creator is not closed, but stored for an env runner.
+        """Closes an unused environment that `make` created. Inside a ``with creators_called_once():`` block, stores an
+        environment of a registered creator instead, so that an env runner can use the environment.
         """
         if self.registered is not None:
             keep(self.registered, self.context, env)
@@ -380,7 +380,7 @@ def _check_class(env: type) -> None:
 
 
 def _check_arguments(spec: Any, context: EnvContext) -> None:
-    """Raises ValueError for items of `env_config` that are no arguments of a gymnasium environment."""
+    """Raises ValueError for keys of `env_config` that are not arguments of the gymnasium environment's constructor."""
     if not context or spec.namespace == suites.ALE_PREFIX.removesuffix("/"):
         return
     known: dict[str, inspect.Parameter] = {}

@@ -56,7 +56,7 @@ class ReplayableEpisodes:
         self.reseed(seeds)
 
     def reseed(self, seeds: Sequence[int]) -> None:
-        """Restarts the sequence of reset seeds, and discards the recorded actions."""
+        """Starts a new sequence of reset seeds, which are derived from `seeds`, and discards the recorded actions."""
         self.seeds = tuple(seeds)
         # Number of seeds that each environment got, and the last one.
         self._num_resets = [0] * self._num_envs
@@ -132,7 +132,9 @@ class ReplayableEpisodes:
         }
 
     def continue_seeds(self, state: Mapping[str, Any]) -> None:
-        """Continues the sequence of reset seeds of a saved `get_state()` result, without restoring its episodes."""
+        """Sets the seeds and numbers of resets from a `get_state()` result, so that later resets continue its sequence
+        of reset seeds. Does not restore the saved episodes.
+        """
         self.reseed([int(seed) for seed in state["seeds"]])
         self._num_resets = [int(number) for number in state["num_resets"]]
 

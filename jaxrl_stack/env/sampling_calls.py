@@ -87,9 +87,10 @@ def _pull_state(runner: Any, server: Any) -> None:
 
 
 def whole(numbered: tuple[int, Any], modules: Any) -> tuple[int, Any]:
-    """Combines the two return values of `sampled_in_actor` into ``(number, sample)``; `number` identifies the call.
-    If `modules` is not None, it is a reference to the columns (arrays of the sampled steps) in Ray's object store: the
-    returned sample contains this reference, and the columns are not fetched.
+    """Combines the two return values of `sampled_in_actor` into ``(number, sample)``, where `number` identifies the
+    call. If `modules` is None, the sample is complete. Otherwise, the sample lacks its columns (arrays of the sampled
+    steps), and `modules` is a Ray reference to them: puts the reference into the sample, and does not fetch the
+    columns.
     """
     number, sample = numbered
     return number, sample if modules is None else sample.kept_at(modules)

@@ -105,8 +105,9 @@ class SamplingMetrics:
     @property
     def timesteps(self) -> int:
         """Estimated number of env steps that all runners have sampled; schedules compute their values from this number.
-        The estimate is the number that the last `note_lifetime` call set, plus `steps_per_own_step` for each env step
-        of this runner since then.
+        The estimate is the number that the last `note_lifetime` call set, plus the number of steps since then: the env
+        steps of this runner times `steps_per_own_step`, the assumed number of steps of all runners per step of this
+        runner.
         """
         return self._others_env_steps + self.num_env_steps * self.steps_per_own_step
 
@@ -190,7 +191,7 @@ class SamplingMetrics:
     def take_logged(self) -> dict[str, Any]:
         """Reduces and returns all metrics that were logged since the last call of `take_logged` or `report`. Before
         that, logs the means of the numbers that `add_number` collected, such as durations, and the steps by agent and
-        by module that were neither taken nor logged yet.
+        by module since these counts were last logged or returned.
         """
         self.log_means()
         for kind, steps in (("agent", self.agent_steps), ("module", self.module_steps)):
@@ -202,7 +203,9 @@ class SamplingMetrics:
         return self._logger.reduce()
 
     def report(self) -> dict[str, Any]:
-        """Logs the episodes and env steps since the last report; returns all logged metrics as `take_logged` does."""
+        """Logs the episodes and env steps since the last report. Then calls `take_logged`, and returns its result: all
+        metrics logged since the last call of `take_logged` or `report`.
+        """
         for episode in self.ended:
             log_episode(self._logger, self._window, episode.episode_return, episode.length)
             self._log_returns("agent", episode.agent_returns)

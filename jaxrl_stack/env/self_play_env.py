@@ -148,7 +148,9 @@ def with_seats(resolved: ResolvedEnv) -> ResolvedEnv:
 
 
 def _rotated(values: list[Any], names: tuple[Any, ...], by: jax.Array) -> dict[Any, Any]:
-    """Assigns values to names, shifted cyclically by `by`: ``{names[i]: values[(i + by) % N]}``."""
+    """Assigns N values to N names after a cyclic shift by `by`: returns ``{names[i]: values[(i + by) % N]}``. Converts
+    values between roles and seats.
+    """
     index = (jnp.arange(len(values)) + by) % len(values)
     stacked = jax.tree.map(lambda *x: jnp.stack([jnp.asarray(own) for own in x])[index], *values)
     return {name: jax.tree.map(lambda x, i=i: x[i], stacked) for i, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""SentStates: env runner states that a group has sent to its actors."""
+"""SentStates: env runner states that an `EnvRunnerGroup` has sent to its actors, or sends with their next calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SentStates:
         self._waiting: dict[int, list[_Sent]] = collections.defaultdict(list)
 
     def add(self, actor_ids: Iterable[int], state: Mapping[str, Any], ref: Any) -> None:
-        """Adds a state that is sent with the next call of each actor in `actor_ids`.
+        """Adds an env runner state that is sent with the next call of each actor in `actor_ids`.
 
         Args:
             actor_ids: Ids of the actors.
@@ -39,21 +39,23 @@ class SentStates:
                 sent[:] = [*(old for old in sent if not old.parts <= new.parts), new]
 
     def take_waiting(self, actor_id: int) -> dict[str, Any]:
-        """Returns the states to send with an actor's next call as keyword arguments of `set_states`, oldest first.
-        Later calls of `take_waiting` do not return them again.
+        """Returns the waiting states of an actor, that is, the env runner states to send with its next call, oldest
+        first, as keyword arguments of `set_states`. Also removes the waiting states, so that a later call does not
+        return them again.
         """
         return _numbered(self._waiting.pop(actor_id, []))
 
     def all_of(self, actor_id: int) -> dict[str, Any]:
-        """Returns all states of an actor, for its restart, as keyword arguments of `set_states`, oldest first. Later
-        calls of `take_waiting` do not return them again.
+        """Returns all env runner states that are stored for a restarted actor, oldest first, as keyword arguments of
+        `set_states`. Also removes the actor's waiting states, so that `take_waiting` does not return these states
+        again.
         """
         self._waiting.pop(actor_id, None)
         return _numbered(self._of[actor_id])
 
     def clear_waiting(self) -> None:
-        """Discards the states that wait for the actors' next calls, so that these calls do not send them. For a
-        restarted actor, `all_of` still returns these states.
+        """Removes the waiting states of all actors, that is, the env runner states to send with the actors' next calls.
+        The states that `all_of` returns for restarted actors do not change.
         """
         self._waiting.clear()
 
@@ -64,7 +66,7 @@ class SentStates:
                 del states[actor_id]
 
     def clear(self) -> None:
-        """Removes all states."""
+        """Removes the states of all actors."""
         self._of.clear()
         self._waiting.clear()
 

@@ -58,7 +58,9 @@ class SingleAgentEnvRunner(HostEnvRunner):
         return self.module_map.module_id
 
     def _make_pipelines(self) -> ModulePipelines:
-        """Builds the connector pipelines; some connectors may run in Python, outside jit."""
+        """Creates the module's connector pipelines, which may contain host connectors (they run in Python, outside
+        jit).
+        """
         made = {"env": self.env, "spaces": {"__env_single__": self._single_spaces()}}
         config = self.config
         own = Pipelines(config.build_env_to_module_connector(**made), config.build_module_to_env_connector(**made))

@@ -81,8 +81,9 @@ NO_OUTPUT = NoOutput()
 
 
 class StepOutput(NoOutput):
-    """Output files of a runner, to which every sampled step is written once. An episode that fits into the buffer of
-    `StepsBuilder` is written in one piece.
+    """Output files of a runner; each sampled step is written once. A `StepsBuilder` stores steps until their episode
+    ends, so that the steps of an episode are adjacent in a file. Exceptions: an episode with too many steps is written
+    in several parts, and so are all unfinished episodes if the stored steps take too much memory.
 
     Args:
         config: The runner's config, with `output` set.

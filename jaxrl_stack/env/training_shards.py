@@ -77,8 +77,8 @@ class TrainingShards:
         return jax.tree.map(lambda x: x[None], first)
 
     def shapes(self) -> Any:
-        """Returns shapes and dtypes of one device's environment state, without the device axis. JAX traces the function
-        that creates this state only once: a later call of `start` does not trace it again.
+        """Returns shapes and dtypes of one device's environment state, without the device axis. If `start` is called
+        later, JAX does not trace the function that creates the state again.
         """
         shard = jax.eval_shape(self._init, stream_key(0, Stream.ROLLOUT))
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shard)
@@ -90,9 +90,9 @@ class TrainingShards:
         self.state, self.window = devices.place_shards(shards, self._devices), None
 
     def take_window(self, packed: Any) -> None:
-        """Unpacks the array `packed` that the training program returned (see `EpisodeWindow.packed`), and stores the
-        contents as `window` (statistics of the last finished episodes) and `is_finite`. If the array is empty, nothing
-        changes.
+        """Unpacks the array `packed` that the training program returned (see `EpisodeWindow.packed`). Stores the
+        statistics of the last finished episodes as `window`. Sets `is_finite` to True if all returns and last
+        observations are finite, else to False. If the array is empty, nothing changes.
         """
         if self._rollout is not None and len(packed):
             self.window, self.is_finite, unclaimed = EpisodeWindow.unpacked(np.asarray(packed), self._rollout.agents)
@@ -100,7 +100,7 @@ class TrainingShards:
                 notice_unclaimed_rewards(self._rollout.env.name, unclaimed)
 
     def connector_state(self) -> dict[str, Any]:
-        """Returns the states of the env-to-module connectors on the first device, by module."""
+        """Returns the states of the first device's env-to-module connectors, ``{module id: state}``."""
         return jax.tree.map(lambda x: x[0], devices.host_view(self.state.env_to_module))
 
     @property
@@ -109,8 +109,8 @@ class TrainingShards:
         return 0 if self.window is None else num_episodes(self.window)
 
     def episode_statistics(self, seconds_per_step: float) -> EndedEpisodes:
-        """Statistics (return, length, duration) of the last episodes that the training environments have finished,
-        oldest first.
+        """Statistics (return, length, duration) of the last finished episodes in `window`, oldest first; empty if
+        `window` is None.
         """
         if self.window is None:
             return EndedEpisodes.of(())
@@ -145,9 +145,9 @@ class TrainingShards:
         self.window = None if self._rollout is None else devices.all_shards(self.state.window)
 
     def set_state(self, runner: dict[str, Any]) -> bool:
-        """Restores the training environments from the saved state of an EnvRunner. Returns True if the states of all
-        environments were replaced, by saved states or by new episodes; False if at most PRNG keys or connector
-        statistics were loaded.
+        """Restores the training environments from the saved state of an EnvRunner. Returns True if all environments now
+        have saved states or new episodes. Returns False if the environments continue as before; PRNG keys or connector
+        statistics may have been loaded.
 
         Raises:
             ValueError: The state belongs to another environment or other connectors.
@@ -216,7 +216,7 @@ def _acting_modules(stored: Mapping[str, Any]) -> set[str]:
 
 
 def _of_agents(named: Mapping[str, Any]) -> set[str]:
-    """Returns the names of the arrays in a saved state that contain the per-agent statistics of finished episodes."""
+    """Returns the names under which a saved state contains the per-agent statistics of finished episodes."""
     return {name for name in named if name.startswith("window/agents/")}
 
 

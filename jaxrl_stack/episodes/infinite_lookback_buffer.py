@@ -127,7 +127,7 @@ class InfiniteLookbackBuffer:
         self._shared = False
 
     def finalize(self) -> None:
-        """Converts the list of items to arrays `[n, ...]`; does nothing if the data are arrays already.
+        """Converts the list of n items to arrays ``[n, ...]``; does nothing if the data are arrays already.
 
         An empty list becomes an empty batch with the item shape of `space`, or of shape `[0]` without a space.
 
@@ -152,7 +152,7 @@ class InfiniteLookbackBuffer:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Returns one item or several: a list before `finalize()`, arrays `[k, ...]` after it.
+        """Returns one item, or k items: as a list before `finalize()`, as arrays ``[k, ...]`` after it.
 
         Args:
             indices: an int for one item; a slice or a list of ints for several; None for all own items.
@@ -359,7 +359,9 @@ class InfiniteLookbackBuffer:
         return all(0 <= position < size for position in ends)
 
     def _get_filled(self, positions: range | list[int], fill: Any, one_hot_discrete: bool) -> Any:
-        """Returns the buffer's items at positions in `data`; for positions out of range, the result has `fill`."""
+        """Returns the buffer's items at the given positions in `data`. For a position out of range, the result contains
+        an item that is made from `fill`.
+        """
         filler, size = self._fill_item(fill, one_hot_discrete), self.len_incl_lookback()
         if not self.finalized:
             return [self._get_item(i, one_hot_discrete) if 0 <= i < size else filler for i in positions]

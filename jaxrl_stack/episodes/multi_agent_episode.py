@@ -323,7 +323,7 @@ class MultiAgentEpisode:
         return {agent for agent in self.get_agents_that_stepped() if not self.agent_episodes[agent].is_done}
 
     def get_agents_that_stepped(self) -> set[Any]:
-        """Returns the agents with an observation in the newest step, including those that have just ended."""
+        """Returns the agents with an observation in the newest step, including agents that have just ended."""
         return {agent for agent, times in self.env_t_to_agent_t.items() if times.data[-1] != SKIPPED}
 
     def _begin(self, agent: Hashable, observation: Any, info: Any) -> None:
@@ -467,8 +467,8 @@ class MultiAgentEpisode:
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Returns infos by agent. Arguments as in `get_observations`, except that `fill` is one whole item, because
-        infos differ in structure.
+        """Returns infos by agent. Arguments as in `get_observations`, except that `fill` replaces a missing info dict
+        as a whole, even if `fill` is a number, because info dicts have no common structure that a number could fill.
         """
         how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": None if fill is None else AsItem(fill)}
         return self._get("infos", indices, agent_ids, env_steps, return_list, how)
@@ -484,7 +484,8 @@ class MultiAgentEpisode:
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> Any:
-        """Returns actions by agent, including actions of incomplete steps, each at the env step of its observation; see
+        """Returns actions by agent, including actions of incomplete steps (without a next observation yet). By default,
+        the index of an action is the env step of the observation for which the action was chosen. Arguments as in
         `get_observations`.
         """
         how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill, "one_hot_discrete": one_hot_discrete}
@@ -500,8 +501,9 @@ class MultiAgentEpisode:
         fill: float | None = None,
         return_list: bool = False,
     ) -> Any:
-        """Returns rewards by agent, each at the env step of its action; an incomplete step has the sum of rewards so
-        far. See `get_actions`.
+        """Returns rewards by agent. By default, the index of a reward is the env step of the action. For an incomplete
+        step (an action without a next observation yet), the reward is the sum of all rewards since the action. See
+        `get_actions`.
         """
         how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill}
         return self._get("rewards", indices, agent_ids, env_steps, return_list, how)
@@ -517,7 +519,9 @@ class MultiAgentEpisode:
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Returns outputs of the modules by agent, each at the env step of its action; see `get_actions`.
+        """Returns extra outputs of the agents' modules by agent, including outputs for incomplete steps (an action
+        without a next observation yet). By default, the index of an output is the env step of the action. See
+        `get_actions`.
 
         Args:
             key: Name of the column; agents without it are missing. None: all columns, in a dict for each agent.
@@ -650,8 +654,9 @@ class MultiAgentEpisode:
         return found
 
     def _moments(self, indices: Any, has_last: bool, neg_index_as_lookback: bool, fills: bool) -> Any:
-        """Converts indices of env steps to positions in `env_t_to_agent_t`, the maps from env steps to agent steps. For
-        indices out of range, returns -1 if `fills`, else raises IndexError.
+        """Converts indices of env steps to positions in `env_t_to_agent_t`, the maps from env steps to agent steps. If
+        an index is out of range, returns the position -1 for it if `fills` is True, and raises IndexError if `fills` is
+        False.
         """
         some = next(iter(self.env_t_to_agent_t.values()), InfiniteLookbackBuffer())
         numbers = list(range(some.len_incl_lookback()))
@@ -659,10 +664,10 @@ class MultiAgentEpisode:
         return moments.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=-1 if fills else None)
 
     def _row(self, agent: Hashable, column: InfiniteLookbackBuffer, moment: int, fill: Any) -> int | None:
-        """Returns the index of an agent's item in `column`, one of the agent's columns, for one env step. The argument
-        `moment` is the position of the env step in `env_t_to_agent_t`, or -1 for an env step out of range. Indices of
-        lookback items are negative. If the agent has no item at this env step, returns None if `fill` is None;
-        otherwise, returns the column's length, an index out of range for which `column.get` returns `fill`.
+        """Returns the index of an agent's item for one env step in `column`, one of the agent's columns; indices of
+        lookback items are negative. The argument `moment` is the position of the env step in `env_t_to_agent_t`, or -1
+        for an env step out of range. If the agent has no item at this env step, the result is None if `fill` is None,
+        else the column's length, for which `column.get` returns `fill`.
         """
         agent_t = self.env_t_to_agent_t[agent].data[moment] if moment >= 0 else SKIPPED
         row = None if agent_t == SKIPPED else agent_t - self.agent_episodes[agent].t_started
@@ -765,7 +770,7 @@ class MultiAgentEpisode:
         return successor
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> MultiAgentEpisode:
-        """Returns the environment steps of `slice_` as a separate episode.
+        """Returns the env steps in the range `slice_`, a Python slice such as ``slice(10, 20)``, as a separate episode.
 
         It is done only if it contains this episode's last step. Steps that are completed later become hanging steps at
         its end, with all of their rewards.
@@ -931,8 +936,8 @@ class MultiAgentEpisode:
                 )
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the episode as a dict of plain data. `agent_to_module_mapping_fn`, ids and `custom_data` are returned
-        unchanged.
+        """Returns the episode as a dict of plain data. Exceptions: `agent_to_module_mapping_fn`, the values of
+        `custom_data`, and the ids of episodes, agents and modules are returned without conversion.
 
         Raises:
             TypeError: For a space that cannot be described as plain data.

@@ -21,7 +21,8 @@ class TimesByAgent(dict[Any, InfiniteLookbackBuffer]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AgentRange:
-    """Indices of one agent's first and last observation, and its lookback, in a chunk of a multi-agent episode.
+    """Range of one agent's steps in a chunk of a multi-agent episode: indices of the agent's first and last
+    observation, and the number of lookback steps before the first observation.
 
     Attributes:
         start: Index of the agent's first observation in the chunk: the last one at or before the chunk's first
@@ -73,7 +74,8 @@ def joined_times(
     right_steps: int,
     lookback: int,
 ) -> TimesByAgent:
-    """Joins two successive chunks' maps from env steps to agent steps; the lookback is the first chunk's.
+    """Joins two successive chunks' maps from env steps to agent steps, agent by agent. The joined maps have the
+    lookback of the first chunk's maps.
 
     Args:
         left: Maps of the first chunk, by agent.

@@ -63,22 +63,24 @@ class Segments(NamedTuple):
 
     @property
     def has_ended(self) -> np.ndarray:
-        """True for segments whose last step ended the episode, bool ``[K]``."""
+        """True for segments whose last step ended the episode: bool ``[K]`` for K segments."""
         return self.terminated | self.truncated
 
     @property
     def length(self) -> np.ndarray:
-        """Number of steps of each segment, int64 ``[K]``."""
+        """Number of steps of each segment: int64 ``[K]`` for K segments."""
         return self.stop - self.start
 
     @property
     def last(self) -> tuple[np.ndarray, np.ndarray]:
-        """Indices of the last step of each segment, ``(on axis T, on axis B)``, arrays ``[K]``."""
+        """Indices of the last step of each segment, ``(on axis T, on axis B)``: two arrays ``[K]`` for K segments."""
         return self.stop - 1, self.env
 
     @property
     def is_running(self) -> np.ndarray:
-        """True for segments whose episode continues after the block, bool ``[K]``."""
+        """True for segments that reach the last time step of the block ``[T, B]`` and whose episode has not ended: bool
+        ``[K]`` for K segments.
+        """
         return (self.stop == self.shape[0]) & ~self.has_ended
 
     def steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -186,7 +186,7 @@ class SingleAgentEpisode:
 
     @property
     def observation_space(self) -> gym.Space | None:
-        """Gymnasium space of one observation, or None."""
+        """Gymnasium space of one observation; None if the space is unknown."""
         return self.observations.space
 
     @observation_space.setter
@@ -195,7 +195,7 @@ class SingleAgentEpisode:
 
     @property
     def action_space(self) -> gym.Space | None:
-        """Gymnasium space of one action, or None."""
+        """Gymnasium space of one action; None if the space is unknown."""
         return self.actions.space
 
     @action_space.setter
@@ -354,7 +354,7 @@ class SingleAgentEpisode:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Returns one observation or several: a list, or arrays `[k, ...]` in a numpy'ized episode.
+        """Returns one observation, or k observations: as a list, or as arrays ``[k, ...]`` in a numpy'ized episode.
 
         Args:
             indices: an int, a slice, a list of ints, or None for all own items. `0` is the first own item,
@@ -374,8 +374,8 @@ class SingleAgentEpisode:
         )
 
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Returns one info dict or a list of them. Arguments as in `get_observations`, except that `fill` is one whole
-        item.
+        """Returns one info dict or a list of info dicts. Arguments as in `get_observations`, except that `fill`
+        replaces a missing info dict as a whole, even if `fill` is a number.
         """
         fill = None if fill is None else AsItem(fill)
         return self.infos.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
@@ -499,7 +499,8 @@ class SingleAgentEpisode:
         return successor
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> SingleAgentEpisode:
-        """Returns the steps of `slice_` as a separate episode, with the observation after its last step.
+        """Returns the steps in the range `slice_`, a Python slice such as ``slice(10, 20)``, as a separate episode. The
+        new episode also contains the observation after the last of these steps.
 
         The new episode has the same ids, spaces and `custom_data` (a shallow copy). It is terminated or
         truncated only if it contains this episode's last step.

@@ -155,8 +155,8 @@ class HostVectorEnv(abc.ABC):
         """
 
     def reset_ended(self, step: VectorStep, recover: Recover | None = None) -> None:  # noqa: B027 - by default none is held
-        """Resets the environments whose episodes ended in the last ``step(..., holds_ended=True)`` call. Writes their
-        first observations into `step`, the result of that call.
+        """Resets the environments whose episodes ended in the last ``step(..., holds_ended=True)`` call. The argument
+        `step` is the result of that call; writes the first observations and infos of the new episodes into it.
         """
 
     def renew(self, index: int | None = None) -> bool:
@@ -202,7 +202,7 @@ class HostVectorEnv(abc.ABC):
         )
 
     def discard(self) -> None:
-        """Closes the environments after a failure of one of them."""
+        """Closes all environments after one of them has failed."""
         self.close()
 
     @abc.abstractmethod

@@ -181,8 +181,8 @@ class SyncHostMultiAgentEnv:
         return step
 
     def reset_ended(self, step: MultiAgentVectorStep, recover: Recover | None = None) -> None:
-        """Resets the environments whose episodes ended in the last ``step(..., holds_ended=True)`` call. Writes their
-        first observations into `step`, the result of that call.
+        """Resets the environments whose episodes ended in the last ``step(..., holds_ended=True)`` call. The argument
+        `step` is the result of that call; writes the first observations and infos of the new episodes into it.
         """
         for i, final_obs in enumerate(step.final_obs):
             if final_obs is not None:
@@ -217,7 +217,7 @@ class SyncHostMultiAgentEnv:
         return self._reset(index, seed=seed)
 
     def discard(self) -> None:
-        """Closes the environments after a failure of one of them."""
+        """Closes all environments after one of them has failed."""
         self.close()
 
     def close(self) -> None:

@@ -96,7 +96,7 @@ class SyncVectorMultiAgentEnv(VectorMultiAgentEnv):
 
     @property
     def np_random(self) -> tuple[Any, ...]:
-        """Random number generator of every environment."""
+        """Random number generators of the environments: a tuple with one generator per environment."""
         return self.get_attr("np_random")
 
     @property

@@ -141,8 +141,8 @@ class VectorEnvAdapter(HostVectorEnv):
                 _kill(self.env)
 
     def _without_final(self, infos: dict[str, Any], ended: np.ndarray) -> tuple[dict[str, Any], Any, dict[str, Any]]:
-        """Splits the infos of a vector step in which environments were reset: returns ``(other infos, final
-        observations, final infos)``, where the final observations and infos are those before the reset.
+        """Splits the infos of a vector step in which environments were reset. Returns ``(other infos, final
+        observations, final infos)``; final observations and infos are the last ones before the reset.
         """
         if "final_obs" not in infos:
             raise ValueError(
