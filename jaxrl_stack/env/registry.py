@@ -380,7 +380,10 @@ def _check_class(env: type) -> None:
 
 
 def _check_arguments(spec: Any, context: EnvContext) -> None:
-    """Raises ValueError for keys of `env_config` that are not arguments of the gymnasium environment's constructor."""
+    """Raises ValueError for keys of `env_config` that neither ``gym.make`` nor a constructor of the gymnasium
+    environment (single or vector version) takes as arguments. Does not check ALE environments, and constructors that
+    take ``**kwargs``.
+    """
     if not context or spec.namespace == suites.ALE_PREFIX.removesuffix("/"):
         return
     known: dict[str, inspect.Parameter] = {}

@@ -132,8 +132,8 @@ class ReplayableEpisodes:
         }
 
     def continue_seeds(self, state: Mapping[str, Any]) -> None:
-        """Sets the seeds and numbers of resets from a `get_state()` result, so that later resets continue its sequence
-        of reset seeds. Does not restore the saved episodes.
+        """Continues the saved sequence of reset seeds: sets `seeds` and each environment's number of resets from a
+        `get_state()` result. Discards the recorded actions, and does not restore the saved episodes.
         """
         self.reseed([int(seed) for seed in state["seeds"]])
         self._num_resets = [int(number) for number in state["num_resets"]]

@@ -105,9 +105,9 @@ class SamplingMetrics:
     @property
     def timesteps(self) -> int:
         """Estimated number of env steps that all runners have sampled; schedules compute their values from this number.
-        The estimate is the number that the last `note_lifetime` call set, plus the number of steps since then: the env
-        steps of this runner times `steps_per_own_step`, the assumed number of steps of all runners per step of this
-        runner.
+        The estimate is the number that the last `note_lifetime` call set, plus `steps_per_own_step` times the env steps
+        of this runner since then. `steps_per_own_step` is the assumed number of env steps of all runners together per
+        env step of this runner.
         """
         return self._others_env_steps + self.num_env_steps * self.steps_per_own_step
 
@@ -190,8 +190,8 @@ class SamplingMetrics:
 
     def take_logged(self) -> dict[str, Any]:
         """Reduces and returns all metrics that were logged since the last call of `take_logged` or `report`. Before
-        that, logs the means of the numbers that `add_number` collected, such as durations, and the steps by agent and
-        by module since these counts were last logged or returned.
+        that, logs the means of the numbers that `add_number` collected, such as durations, and the counts in
+        `agent_steps` and `module_steps`, which then start again at zero.
         """
         self.log_means()
         for kind, steps in (("agent", self.agent_steps), ("module", self.module_steps)):
@@ -203,8 +203,9 @@ class SamplingMetrics:
         return self._logger.reduce()
 
     def report(self) -> dict[str, Any]:
-        """Logs the episodes and env steps since the last report. Then calls `take_logged`, and returns its result: all
-        metrics logged since the last call of `take_logged` or `report`.
+        """Logs the episodes in `ended`, clears this list, and logs the env steps since the last report. Then calls
+        `take_logged`, and returns the result of this call: all metrics logged since the last call of `take_logged` or
+        `report`.
         """
         for episode in self.ended:
             log_episode(self._logger, self._window, episode.episode_return, episode.length)

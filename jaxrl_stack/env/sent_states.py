@@ -46,9 +46,9 @@ class SentStates:
         return _numbered(self._waiting.pop(actor_id, []))
 
     def all_of(self, actor_id: int) -> dict[str, Any]:
-        """Returns all env runner states that are stored for a restarted actor, oldest first, as keyword arguments of
-        `set_states`. Also removes the actor's waiting states, so that `take_waiting` does not return these states
-        again.
+        """Returns all stored env runner states of an actor, oldest first, as keyword arguments of `set_states`, to
+        restore the actor after a restart. Also removes the actor's waiting states (states to send with its next call),
+        so that `take_waiting` does not return these states again.
         """
         self._waiting.pop(actor_id, None)
         return _numbered(self._of[actor_id])

@@ -81,9 +81,10 @@ NO_OUTPUT = NoOutput()
 
 
 class StepOutput(NoOutput):
-    """Output files of a runner; each sampled step is written once. A `StepsBuilder` stores steps until their episode
-    ends, so that the steps of an episode are adjacent in a file. Exceptions: an episode with too many steps is written
-    in several parts, and so are all unfinished episodes if the stored steps take too much memory.
+    """Output files of a runner; each sampled step is written once. A `StepsBuilder` (for blocks) and a `ChunkJoiner`
+    (for episode objects) store steps until their episode ends, so that the steps of an episode are adjacent in a file.
+    Exceptions: an episode with `output_max_rows_per_file` rows or more is written in several parts, and so are all
+    unfinished episodes if the steps in the `StepsBuilder` take too much memory.
 
     Args:
         config: The runner's config, with `output` set.

@@ -91,8 +91,9 @@ class TrainingShards:
 
     def take_window(self, packed: Any) -> None:
         """Unpacks the array `packed` that the training program returned (see `EpisodeWindow.packed`). Stores the
-        statistics of the last finished episodes as `window`. Sets `is_finite` to True if all returns and last
-        observations are finite, else to False. If the array is empty, nothing changes.
+        statistics of the last finished episodes as `window`. Sets `is_finite` to False if an episode return or a last
+        observation is not finite, or if, with one agent, a discrete value in a last observation is outside of its
+        space; else to True. If the array is empty, nothing changes.
         """
         if self._rollout is not None and len(packed):
             self.window, self.is_finite, unclaimed = EpisodeWindow.unpacked(np.asarray(packed), self._rollout.agents)
@@ -109,8 +110,9 @@ class TrainingShards:
         return 0 if self.window is None else num_episodes(self.window)
 
     def episode_statistics(self, seconds_per_step: float) -> EndedEpisodes:
-        """Statistics (return, length, duration) of the last finished episodes in `window`, oldest first; empty if
-        `window` is None.
+        """Returns statistics (return, length, duration) of the last episodes that the training environments have
+        finished, from `window`, oldest first; empty if `window` is None. The duration of an episode is its length times
+        `seconds_per_step`.
         """
         if self.window is None:
             return EndedEpisodes.of(())
@@ -146,8 +148,8 @@ class TrainingShards:
 
     def set_state(self, runner: dict[str, Any]) -> bool:
         """Restores the training environments from the saved state of an EnvRunner. Returns True if all environments now
-        have saved states or new episodes. Returns False if the environments continue as before; PRNG keys or connector
-        statistics may have been loaded.
+        have saved states or new episodes. Returns False if their states were not replaced; even then, PRNG keys or
+        connector statistics may have been loaded.
 
         Raises:
             ValueError: The state belongs to another environment or other connectors.
@@ -216,7 +218,7 @@ def _acting_modules(stored: Mapping[str, Any]) -> set[str]:
 
 
 def _of_agents(named: Mapping[str, Any]) -> set[str]:
-    """Returns the names under which a saved state contains the per-agent statistics of finished episodes."""
+    """Returns the names of the arrays in a saved state that contain per-agent statistics of finished episodes."""
     return {name for name in named if name.startswith("window/agents/")}
 
 

@@ -484,9 +484,9 @@ class MultiAgentEpisode:
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> Any:
-        """Returns actions by agent, including actions of incomplete steps (without a next observation yet). By default,
-        the index of an action is the env step of the observation for which the action was chosen. Arguments as in
-        `get_observations`.
+        """Returns actions by agent, including the actions of incomplete steps, which have no next observation yet. With
+        ``env_steps=True``, the index of an action is the env step of the observation for which the action was chosen.
+        Arguments as in `get_observations`.
         """
         how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill, "one_hot_discrete": one_hot_discrete}
         return self._get("actions", indices, agent_ids, env_steps, return_list, how)
@@ -501,9 +501,9 @@ class MultiAgentEpisode:
         fill: float | None = None,
         return_list: bool = False,
     ) -> Any:
-        """Returns rewards by agent. By default, the index of a reward is the env step of the action. For an incomplete
-        step (an action without a next observation yet), the reward is the sum of all rewards since the action. See
-        `get_actions`.
+        """Returns rewards by agent. With ``env_steps=True``, the index of a reward is the index of the agent's action
+        in `get_actions`. For an incomplete step (an action without a next observation yet), the reward is the sum of
+        the agent's rewards since the action. Arguments as in `get_observations`.
         """
         how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill}
         return self._get("rewards", indices, agent_ids, env_steps, return_list, how)
@@ -519,8 +519,8 @@ class MultiAgentEpisode:
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Returns extra outputs of the agents' modules by agent, including outputs for incomplete steps (an action
-        without a next observation yet). By default, the index of an output is the env step of the action. See
+        """Returns extra model outputs by agent, including the outputs of incomplete steps, which have no next
+        observation yet. With ``env_steps=True``, the index of an output is the index of the agent's action in
         `get_actions`.
 
         Args:
@@ -664,10 +664,10 @@ class MultiAgentEpisode:
         return moments.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=-1 if fills else None)
 
     def _row(self, agent: Hashable, column: InfiniteLookbackBuffer, moment: int, fill: Any) -> int | None:
-        """Returns the index of an agent's item for one env step in `column`, one of the agent's columns; indices of
-        lookback items are negative. The argument `moment` is the position of the env step in `env_t_to_agent_t`, or -1
-        for an env step out of range. If the agent has no item at this env step, the result is None if `fill` is None,
-        else the column's length, for which `column.get` returns `fill`.
+        """Returns the index in `column` (a column of the agent, such as its actions) of the agent's item for one env
+        step; indices of lookback items are negative. The argument `moment` is the position of the env step in
+        `env_t_to_agent_t`, or -1 for an env step out of range. If the agent has no item at this env step, returns None
+        if `fill` is None, else the column's length: an index out of range, for which `column.get` returns `fill`.
         """
         agent_t = self.env_t_to_agent_t[agent].data[moment] if moment >= 0 else SKIPPED
         row = None if agent_t == SKIPPED else agent_t - self.agent_episodes[agent].t_started
@@ -936,8 +936,8 @@ class MultiAgentEpisode:
                 )
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the episode as a dict of plain data. Exceptions: `agent_to_module_mapping_fn`, the values of
-        `custom_data`, and the ids of episodes, agents and modules are returned without conversion.
+        """Returns the episode as a dict of plain data. Exceptions: `agent_to_module_mapping_fn`, `custom_data`, infos,
+        and the ids of episodes, agents and modules are returned without conversion.
 
         Raises:
             TypeError: For a space that cannot be described as plain data.

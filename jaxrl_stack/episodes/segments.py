@@ -78,8 +78,8 @@ class Segments(NamedTuple):
 
     @property
     def is_running(self) -> np.ndarray:
-        """True for segments that reach the last time step of the block ``[T, B]`` and whose episode has not ended: bool
-        ``[K]`` for K segments.
+        """True for segments that contain the last time step of the block ``[T, B]`` but not the end of their episode,
+        so that the episode continues after the block: bool ``[K]`` for K segments.
         """
         return (self.stop == self.shape[0]) & ~self.has_ended
 

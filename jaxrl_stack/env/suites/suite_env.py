@@ -89,7 +89,7 @@ class SuiteEnv(AutoResetJaxEnv):
             return name
 
     def refuse_unknown(self, config: Mapping[str, Any], known: Sequence[str]) -> None:
-        """Raises ValueError for unknown keys of `config`; the error suggests known names that are similar."""
+        """Raises ValueError for a key of `config` that is not in `known`; the error suggests a similar known name."""
         refuse_unknown(self.name, config, known, f"Its settings: {', '.join(known) or 'none'}.")
 
 

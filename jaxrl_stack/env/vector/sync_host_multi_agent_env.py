@@ -105,7 +105,7 @@ class SyncHostMultiAgentEnv:
 
     @property
     def unwrapped(self) -> SyncHostMultiAgentEnv:
-        """This object itself, because vectors of environments have no wrappers."""
+        """This object itself, because vectors of multi-agent environments have no wrappers."""
         return self
 
     def observe_as(self, space: gym.Space) -> None:

@@ -72,7 +72,7 @@ class VectorMultiAgentEnv(abc.ABC):
 
     @property
     def unwrapped(self) -> VectorMultiAgentEnv:
-        """This object itself, because vectors of environments have no wrappers."""
+        """This object itself, because vectors of multi-agent environments have no wrappers."""
         return self
 
 
