@@ -50,8 +50,8 @@ class Packer:
 
 
 def batch_of(parts: Sequence[Part]) -> Batch:
-    """Creates the train batch of one update from the samples `parts`; `Batch.num_env_steps` is the sum of their env
-    steps.
+    """Creates the train batch of one update from samples (`parts`). The batch's number of env steps is the sum over the
+    samples.
     """
     experience = Experience(tuple(parts))
     return Batch(experience, experience.num_env_steps)
@@ -64,9 +64,9 @@ class AggregatorActor(FaultAwareApply):
         set_up_actor(num_cpus=1, num_gpus=0)
 
     def get_batch(self, number: int, parts: Sequence[Part]) -> tuple[tuple[int, Part], Any]:
-        """Concatenates the samples `parts` of train batch `number`. Returns ``((number, part), columns)``; `part` has
-        all attributes of the concatenated samples except the columns. Callers set ``num_returns=2``: then the columns
-        stay in Ray's object store, and callers get a reference to the columns.
+        """Concatenates samples (`parts`) into the train batch with the id `number`. Returns ``((number, part),
+        columns)``: `columns` are the concatenated columns, and `part` has all other attributes of the batch. Callers
+        set ``num_returns=2``: then the columns stay in Ray's object store, and callers get a reference to the columns.
 
         Raises:
             LostExperienceError: If columns of a part are lost.
@@ -216,7 +216,9 @@ class Aggregation:
         return self._manager.async_request_refs(_BATCHES)
 
     def wait(self, timeout_seconds: float) -> None:
-        """Waits until an actor has built a batch, or until the timeout."""
+        """Waits until an aggregator actor has built a batch, or until `timeout_seconds` have passed. If no actor is
+        building a batch, waits `PROBE_INTERVAL_S` seconds.
+        """
         if refs := self.awaited():
             self._backend.wait(refs, timeout_s=timeout_seconds, fetch=False)
         else:

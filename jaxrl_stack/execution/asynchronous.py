@@ -166,7 +166,7 @@ class AsynchronousStep(TrainingStep):
         self._results = _IterationResults()
 
     def num_env_steps_on_their_way(self) -> int:
-        """Number of sampled env steps that wait for an update or are in a running update."""
+        """Number of sampled env steps that wait for an update, or that a running update uses."""
         batches = {id(batch): batch for batch in self._on_their_way() if batch.fate is None}
         packed = sum(batch.num_env_steps for batch in batches.values())
         return packed + sum(part.num_env_steps for part in self._packer.parts)

@@ -181,8 +181,8 @@ class DeviceDriver(LocalDriver):
             )
 
     def _make_pipelines(self, env: JaxEnv | None) -> ModulePipelines:
-        """Creates the connector pipelines of the modules, and sets the attribute `spaces`. Without an environment, the
-        spaces come from the config, and the result contains no pipelines.
+        """Creates the connector pipelines of all modules, and stores the observation and action spaces in
+        ``self.spaces``. If `env` is None, the spaces come from the config, and the returned `ModulePipelines` is empty.
         """
         if env is not None:
             pipelines = pure_pipelines(self.config, env, self.module_map)
@@ -194,9 +194,9 @@ class DeviceDriver(LocalDriver):
         return pipelines
 
     def _with_opponents(self, rollout: DeviceRollout, settings: OpponentSnapshots) -> DeviceRollout:
-        """Returns a copy of the training rollout with opponents: snapshots (earlier weights) of the policy with the id
-        `settings.of`. In the environments with self-play (the share `settings.share_of_self_play`), the policy controls
-        all agents. In the other environments, it controls the first agent, and the snapshots control all others.
+        """Returns a copy of the training rollout in which snapshots (earlier weights) of the policy `settings.of` are
+        opponents. In a fraction `settings.share_of_self_play` of the environments, the policy controls all agents. In
+        the other environments, the policy controls the first agent, and snapshots control all other agents.
         """
         if shared_observations(self.acting_modules[settings.of]):
             raise NotImplementedError(
@@ -223,8 +223,8 @@ class DeviceDriver(LocalDriver):
         return learner
 
     def _make_facts(self, rollout: DeviceRollout | None, recorded: Mapping[str, Any]) -> DeviceFacts:
-        """Collects the driver's spaces, learner, rollout and shapes of recorded columns, from which `TrainingStep.plan`
-        computes the sizes of samples and updates.
+        """Collects the inputs of `TrainingStep.plan`, which computes the sizes of samples and updates: the driver's
+        spaces, learner and rollout, and the shapes of the columns that sampling records.
 
         Args:
             rollout, recorded: See `DeviceFacts`.
@@ -246,7 +246,7 @@ class DeviceDriver(LocalDriver):
 
     def _make_program(self, rollout: DeviceRollout | None, record: StepRecord | None) -> DeviceProgram:
         """Creates the compiled program that runs a fixed number of training steps per call. `record` has the shapes of
-        the columns that one step of a device's environments records; None without sampling.
+        the columns that one step of all environments of a device records; `record` is None if training does not sample.
         """
         learner, num_devices = self.learner, self.learner.num_devices
         return DeviceProgram(
@@ -278,8 +278,8 @@ class DeviceDriver(LocalDriver):
         return 1 if number > 1 and self._returns_to_host() else number
 
     def _planned_counts(self, update_of_rows: UpdatePlan) -> dict[str, Any]:
-        """Returns the sizes of an update (minibatches, time steps, batch size of each module), from which the learner
-        counts trained env steps and module steps.
+        """Returns the sizes of one update, such as the batch size of each module, as keyword arguments of
+        `Learner.training_counts`. From these sizes, the learner counts trained env steps and module steps.
 
         Args:
             update_of_rows: Plan of an update on rows of a replay buffer or a data set; used if the training step makes
@@ -370,9 +370,9 @@ class DeviceDriver(LocalDriver):
         return self.num_training_steps_per_call * self.plan.num_env_steps
 
     def num_warm_up_steps(self, num_env_steps: int) -> Any:
-        """Returns the number (int32) of training steps in the program's next call that only sample, without updates:
-        the first steps, which end before `learning_starts` env steps have been sampled. None if every training step
-        makes updates.
+        """Returns the number (int32) of training steps at the start of the program's next call that only sample and
+        make no updates, because fewer than `learning_starts` env steps have been sampled at their end. Returns None if
+        every training step makes updates.
         """
         if self.step.learning_starts is None:
             return None
@@ -386,8 +386,8 @@ class DeviceDriver(LocalDriver):
         return self.learner.state, self.shards.state, self.kept, self.timesteps
 
     def mapped(self, program: DeviceProgram, *, donates: bool) -> Any:
-        """Maps `program` over the learner's devices, and returns the mapped function. The first call of the mapped
-        function compiles it.
+        """Returns a function that runs `program` on each of the learner's devices. The first call of this function
+        compiles the program.
 
         Args:
             program: Program that takes the same arguments as the driver's attribute `program`.
@@ -435,8 +435,8 @@ class DeviceDriver(LocalDriver):
 
     @contextlib.contextmanager
     def recording(self, recorder: Recorder) -> Iterator[IterationRecord]:
-        """Context in which each call of the training program also records its updates and episodes. A second compiled
-        program makes the records.
+        """Context in which the updates and episodes of each call of the training program are recorded. A second
+        compiled program makes the records; the training program continues to train.
 
         The second program runs before the training program, from the same state. The new training state comes from the
         training program, so that its bits do not depend on the recording.
@@ -488,8 +488,8 @@ class DeviceDriver(LocalDriver):
         return min(self._num_envs // self.learner.num_devices, _MOST_STATE_BYTES // max(1, num_bytes * steps_per_call))
 
     def _order_of_columns(self) -> ColumnOrder | None:
-        """Returns the order of agents and environments along the batch axis of the columns that a device samples; None
-        if updates do not use samples.
+        """Returns the layout of the batch axis of sampled columns: the order of sampling rounds, agents and
+        environments. None if updates use other data, such as a replay buffer.
         """
         update = self.plan.update
         if update is None or self.rollout is None:
@@ -608,8 +608,9 @@ class DeviceDriver(LocalDriver):
 
     def _go_on_from(self, learner: Any, runner: Any, *, num_calls: int) -> str:
         """Restores the learner and the environments from the snapshot that was taken `num_calls` program calls ago.
-        Snapshots do not contain replay buffers or positions in data sets, so these start again. Returns a description
-        of this loss, to be appended to the error message; "" if nothing else was lost.
+        Snapshots do not contain replay buffers or positions in data sets: replay buffers start empty, and a new pass
+        over the data begins. Returns a description of this loss, to be appended to the error message; "" if no such
+        data was lost.
         """
         also_lost = self.step.drop_kept(self)
         self.learner.place(learner)
@@ -634,8 +635,8 @@ class DeviceDriver(LocalDriver):
         self._snapshots.changed(before, self.shards.state, change)
 
     def go_on_as(self, learner: Any, runner: Any, kept: Any, *, num_env_steps: int) -> None:
-        """Continues the training of another driver that used one device: copies the other driver's learner, runner and
-        stored data (such as a replay buffer), given as host arrays, to the devices of this driver.
+        """Continues a training run whose state is given as host arrays of one device: copies the states of learner and
+        runner, and stored data such as a replay buffer, to this driver's devices.
 
         Args:
             learner, runner, kept: See `TrainState`; of one device, without the device axis. If `kept` is None, the

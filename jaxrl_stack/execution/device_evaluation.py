@@ -172,7 +172,7 @@ class _Weights(NamedTuple):
 
 
 class FetchedWeights:
-    """A runner's copy of the weights of learner actors, as of the last `fetch`.
+    """Copy of the learner actors' weights in a runner's process. `fetch` replaces this copy by the current weights.
 
     Args:
         group: The learners.

@@ -100,7 +100,8 @@ class CallRecord:
 
 
 class UpdateRecorder:
-    """Sizes and array shapes of the records that a program makes for `inspect()`, one record for each update.
+    """Settings (`Recorder`) and array shapes of the debugging records that a program makes for `inspect()`, one record
+    for each update.
 
     The shapes are known after a first trace of the program; see `DeviceDriver.recording`.
 
@@ -118,9 +119,9 @@ class UpdateRecorder:
         self.shapes, self._found = None, None
 
     def fit(self, record: Any) -> Any:
-        """Checks that `record`, the record of one update, has the same array shapes as the records of earlier updates,
-        and returns the shapes. Returns None during the first trace of the program, because this trace only determines
-        the shapes.
+        """Checks that the array shapes of `record`, the record of one update, are the same as in the records of earlier
+        updates, and returns these shapes. Returns None during the first trace of the program, because this trace only
+        determines the shapes.
 
         Raises:
             ValueError: If the updates of a training step have different shapes.
@@ -136,16 +137,16 @@ class UpdateRecorder:
         return self.shapes
 
     def end_first_trace(self) -> None:
-        """Stores the array shapes of the updates' records that the first trace of the program found; later traces use
-        these shapes. Must be called after the first trace.
+        """Must be called after the first trace of the program: stores the array shapes that this trace found for the
+        records of updates. Later traces use these shapes.
         """
         self.shapes = self._found
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceProgram(Place):
-    """Compiled program that runs K training steps per call. Implements `Place`: the operations, such as sample, update
-    and draw, that a training step calls.
+    """Compiled program that runs K training steps per call. It implements the interface `Place`, through which a
+    training step samples, draws batches and makes updates.
 
     The number of steps before learning starts is an argument, so that one program serves all calls and kept data stays
     in place. The program reduces over an axis of devices, or over none: with vmap, it trains the members of a
@@ -288,7 +289,7 @@ class DeviceProgram(Place):
     def _watched(self, runner: Any) -> Any:
         """Returns the states of the device's first W environments, leaves ``[W, ...]``; W is
         `UpdateRecorder.num_watched`. The program records these states, so that frames of the episodes can be rendered
-        later. Returns () without a recorder, or if W is 0.
+        later. Returns () if W is 0, or if the program makes no records.
         """
         number = 0 if self.recorder is None else self.recorder.num_watched
         if not number:
@@ -296,9 +297,9 @@ class DeviceProgram(Place):
         return jax.tree.map(lambda x: jax.random.key_data(x[:number]) if is_key(x) else x[:number], runner.env_state)
 
     def _block_of(self, columns: Any, shown: Any) -> Any:
-        """Selects the sampled columns that the program returns to the host, for callbacks, files and the search for
-        NaNs: `shown`, the columns by agent, if the rollout records columns by agent; otherwise `columns`, the columns
-        by module. () if the host needs none.
+        """Returns the sampled columns that the host needs for callbacks, files and the search for NaNs. If the rollout
+        records columns by agent, the result is `shown`, the columns by agent; otherwise it is `columns`, the columns by
+        module. If the host needs no columns, the result is ().
         """
         if not self.records_block:
             return ()
@@ -310,8 +311,9 @@ class DeviceProgram(Place):
         return self.num_training_steps * self.plan.num_env_steps // (self.num_envs * self.num_devices)
 
     def ended(self, sampler: Sampler) -> tuple[Any, Any]:
-        """Adds the episodes that ended in this call of the program to the statistics of the last episodes
-        (`EpisodeWindow`) in the runner's state. Returns ``(runner state, columns that the call recorded)``.
+        """Returns the runner's state after a call of the program, and the sampled columns: ``(runner state, columns)``.
+        Adds the episodes that ended in the call to this state's statistics of the last episodes (`EpisodeWindow`). The
+        columns are () if the host needs none.
         """
         if self.rollout is None:
             return sampler.runner, ()
@@ -331,9 +333,9 @@ class DeviceProgram(Place):
 
     @jax.named_scope(SAMPLING)
     def sample(self, state: TrainState, plan: SamplePlan) -> Sampled:
-        """Steps the environments for all sampling rounds of T steps that `plan` contains, and returns the samples; see
-        `Place.sample`. At the end of every round, unfinished episodes are cut, as at the end of a separate ``sample()``
-        call.
+        """Steps the environments for all sampling rounds of `plan`, T steps per round, and returns the samples; see
+        `Place.sample`. Unfinished episodes are cut at the end of every round, as if each round were a separate
+        ``EnvRunner.sample()`` call.
         """
         # Every vector step of a JAX environment is a step of every environment.
         assert self.rollout is not None
@@ -397,7 +399,9 @@ class DeviceProgram(Place):
         return Sampled(dataclasses.replace(state, runner=sampler, timesteps=timesteps), Experience((part,)))
 
     def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> Sampled:
-        """Steps the environments for one sampling round of T steps; see `Place.collect`."""
+        """Samples one round: steps each environment T times, with T = ``plan.num_steps``. Ignores `timeout_seconds`;
+        see `Place.collect`.
+        """
         return self.sample(state, dataclasses.replace(plan, num_shares=1))
 
     def num_updates(self, state: TrainState) -> jax.Array:
@@ -483,9 +487,9 @@ class DeviceProgram(Place):
         return dataclasses.replace(state, runner=sampler), numbers
 
     def has_sampled(self, num_steps: int) -> bool:
-        """Whether the number of steps sampled since the start of training has reached `learning_starts`, so that
-        updates begin. The program runs training steps before this point in one loop, and later training steps in a
-        second loop. In each loop, the result is a constant Python bool.
+        """Whether updates begin: True if the number of steps sampled since the start of training has reached
+        `learning_starts`. The program runs the training steps before this point in one loop, and later training steps
+        in a second loop. Therefore the result is a constant Python bool in each loop, not a traced value.
         """
         assert num_steps == self.step.learning_starts
         return self.is_warm
@@ -590,9 +594,10 @@ def _combined(before: Any, latest: Any) -> Any:
 
 
 def _combined_if_made(before: Any, latest: Any) -> Any:
-    """Combines `before`, the result of earlier training steps, with `latest`, the result of one further step. A
-    result is ``(is_made, metrics)``; `is_made` is True if the last of its steps made an update. The returned metrics
-    are combined by `_combined` if the further step made an update; otherwise they are the earlier metrics.
+    """Combines `before`, the result of earlier training steps, with `latest`, the result of the next step. Each result
+    is ``(is_made, metrics)``; `is_made` is True if its last step made an update. If the next step made an update,
+    `_combined` combines the metrics of both results; otherwise the metrics of `before` are returned. The returned
+    `is_made` is that of `latest`.
     """
     (_, so_far), (is_made, metrics) = before, latest
     kept = jax.tree.map(functools.partial(jnp.where, is_made), _combined(so_far, metrics), so_far)

@@ -94,8 +94,8 @@ class DeviceRing:
     def _over_devices(
         self, function: Callable[..., Any], in_axes: tuple[int, ...] = (0,), donate_argnums: tuple[int, ...] = ()
     ) -> Callable[..., Any]:
-        """Maps `function` over the learner's devices, and returns the mapped function. `function` must return a tuple
-        with one element.
+        """Returns a function that runs `function` on each of the learner's devices (see `map_over_devices`). `function`
+        must return a tuple with one element.
         """
         learner = self._learner
         return map_over_devices(
@@ -121,7 +121,7 @@ class DeviceRing:
         return self.filled() if self._start is None else self.cut(self.filled())
 
     def filled(self) -> Any:
-        """Creates the ring buffers, and fills them with the recorded steps in the constructor argument `start`. If
+        """Creates the ring buffers, and fills them with the recorded steps that the constructor received as `start`. If
         `start` is None, the ring buffers stay empty.
         """
         devices, num_devices = self._learner.devices, self._learner.num_devices
@@ -188,9 +188,9 @@ class DeviceRing:
     # ---------------------------------------------------------------------------------------------------------- results
 
     def not_finite(self, kept: Any) -> dict[str, dict[str, np.ndarray]]:
-        """Marks stored steps with NaN or infinity on this process's D devices: ``{module_id: {column: bool [D * B,
-        L]}}``. The ring buffer of a device stores L steps for each of B environments (or agents in environments); see
-        `DeviceReplay.not_finite`.
+        """Marks the stored steps that contain NaN or infinity, on the D devices of this process: bool ``[D * B, L]`` by
+        module and column. Each device's ring buffer stores L steps for each of B environments. With several agents, B
+        is the number of pairs of an environment and an agent. See `DeviceReplay.not_finite`.
         """
         find = self._over_devices(lambda kept: (self.ring.not_finite(kept),))
         found = {name: own_shards(x).reshape(-1, x.shape[-1]) for name, x in find(kept)[0].items()}
@@ -225,7 +225,8 @@ class DeviceRing:
 
 
 class RingContents(Checkpointable):
-    """Contents of the ring buffers of all devices, for users and checkpoints.
+    """Interface for users and checkpoints to the contents of the ring buffers (replay buffers) on all devices: saves,
+    restores and empties the ring buffers.
 
     Args:
         replay: Replay of the rings.
@@ -294,7 +295,8 @@ class RingContents(Checkpointable):
 
 
 class RingsOfModules(Checkpointable):
-    """Contents of the ring buffers of several modules, for users and checkpoints.
+    """Interface for users and checkpoints to the contents of the ring buffers (replay buffers) of several modules:
+    saves and restores the ring buffers.
 
     Args:
         of_modules: ``{module_id: contents}``.

@@ -175,7 +175,9 @@ class Driver(abc.ABC):
     # ---------------------------------------------------------------------------------------------------- memory
 
     def memory_estimate(self) -> dict[str, Any]:
-        """Memory of rollout, train batch, replay buffer and snapshots; see `Algorithm.memory_estimate`."""
+        """Returns the estimated memory of the rollout, the train batch, the replay buffer and the opponent snapshots,
+        and the available memory; see `Algorithm.memory_estimate`.
+        """
         return {
             "rollout": self.rollout_memory.to_dict(),
             "train_batch": self.train_batch_memory.to_dict(),
@@ -201,8 +203,8 @@ class Driver(abc.ABC):
 
     @contextlib.contextmanager
     def iteration(self) -> Iterator[None]:
-        """Context in which an iteration's training steps run. At its end, background updates are paused, so that they
-        do not change the learners until the next iteration.
+        """Context in which an iteration's training steps run. At the end of the iteration, pauses background updates,
+        so that the learners do not change between iterations.
         """
         self.start_iteration()
         with self.at_work.on("an iteration"):
@@ -231,8 +233,8 @@ class Driver(abc.ABC):
         return {}
 
     def count_env_steps(self, num_env_steps: int) -> None:
-        """Increases the driver's counter of sampled env steps by the steps that a user's training step has sampled
-        itself, without the driver.
+        """Adds `num_env_steps` to the driver's counter of sampled env steps. Needed if a user's
+        `Algorithm.training_step` calls EnvRunners directly, because the driver does not count the steps of these calls.
         """
         self.num_env_steps += num_env_steps
 
@@ -243,8 +245,8 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def episode_statistics(self, seconds_per_step: float = 0.0) -> EndedEpisodes:
-        """Statistics (returns, lengths, durations) of the last ``metrics_num_episodes_for_smoothing`` training episodes
-        that have finished, oldest first.
+        """Statistics of finished training episodes (returns, lengths, durations): the last
+        ``metrics_num_episodes_for_smoothing`` episodes, ordered from oldest to newest.
 
         Args:
             seconds_per_step: Wall time of one step of one environment, for episodes whose duration was not measured.
@@ -252,8 +254,8 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def learner_results(self, num_updates: int) -> dict[str, Any]:
-        """Returns the metrics of the last update, ``{module_id: {metric: number}}``. In these metrics, counters such as
-        trained steps cover the last `num_updates` updates.
+        """Returns the metrics of the last update, ``{module_id: {metric: number}}``. Counters in these metrics, such as
+        trained steps, cover not only this update, but all of the last `num_updates` updates.
         """
 
     def results(self) -> dict[str, Any]:
@@ -286,14 +288,14 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def evaluate_on_data(self, iteration: int, call: int = 0) -> dict[str, Any]:
-        """Evaluates the modules on held-out recorded data; returns the entries for the iteration's result, {} if the
-        config has no such evaluation.
+        """Evaluates the modules on held-out recorded data; returns entries of the dict ``result["evaluation"]``.
+        Returns {} if the config has no evaluation on held-out data.
         """
 
     def sync_evaluation(self, iteration: int, call: int = 0) -> None:
         """Prepares an evaluation that runs at the same time as training: passes the current weights and connector
-        statistics to the evaluation's EnvRunners. If the config has an evaluation on held-out data, completes
-        this evaluation before the method returns, because it uses the learners and cannot run during training.
+        statistics to the evaluation's EnvRunners. If the config has an evaluation on held-out data, this method runs
+        the whole evaluation on held-out data, which uses the learners and cannot run during training.
 
         Args:
             iteration, call: See `evaluate`.
@@ -325,7 +327,8 @@ class Driver(abc.ABC):
             return {**self.evaluation.evaluate(iteration, call, is_training), **on_data}
 
     def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
-        """Runs and records evaluation episodes, from which videos are made. Training and counters do not change.
+        """Runs evaluation episodes and records them for videos; returns the episodes and the environment's frame rate.
+        Training and counters do not change.
 
         Args:
             iteration, call: See `evaluate`.
@@ -346,8 +349,8 @@ class Driver(abc.ABC):
     def act(
         self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
     ) -> dict[str, Any]:
-        """Computes an action for one observation, with both connector pipelines and a module; returns columns as NumPy
-        arrays without batch axis.
+        """Computes an action for one observation: runs the env-to-module pipeline, the module and the module-to-env
+        pipeline. Returns the resulting columns as NumPy arrays without batch axis.
 
         `recurrent` is the module's state; None for the state at the start of an episode.
         """
@@ -364,7 +367,8 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def env_to_module_state(self) -> dict[str, Any]:
-        """Current state of training's env-to-module pipeline, ``{connector name: its state}``; {} without one.
+        """Current state of the env-to-module pipeline of training, ``{connector name: its state}``; {} if training has
+        no such pipeline.
 
         With several agents it has a state for each module, ``{module_id: state}``.
         """
@@ -382,14 +386,14 @@ class Driver(abc.ABC):
 
     @property
     def may_skip_steps(self) -> bool:
-        """Whether agents may wait while others act. If so, batches have a loss mask, which is False in each row whose
-        agent completed no step.
+        """Whether agents may wait in steps in which other agents act. If True, batches have a loss mask, which is False
+        in rows without a completed step of the agent.
         """
         return self.jax_env is not None and not self.jax_env.everybody_acts
 
     @property
     def module_spaces(self) -> dict[str, tuple[Any, Any]]:
-        """Spaces of the acting modules, ``{module_id: (observation space, action space)}``."""
+        """Spaces of the modules that act for agents, ``{module_id: (observation space, action space)}``."""
         return {mid: self.spaces[mid] for mid in self.module_map.agents_of}
 
     @property
@@ -404,23 +408,23 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def components(self) -> list[tuple[str, Any]]:
-        """Parts of the algorithm that have separate folders in checkpoints, such as the learners: a list of ``(name,
-        Checkpointable)``. For a part that may be in an actor, the list has ``(name, Component)`` instead, with a
-        description of the part.
+        """Parts of the algorithm that have separate folders in checkpoints, such as the learners: ``[(name, part),
+        ...]``. Each part is a `Checkpointable` object. If this object may be in an actor, the part is its description
+        (`Component`) instead.
         """
 
     @abc.abstractmethod
     def get_state(self) -> dict[str, Any]:
-        """Returns all values that change in training except replay buffers: the state of each part in `components`, and
-        all other values under ``"driver"``.
+        """Returns all values that change in training, except replay buffers. The dict contains the state of each part
+        of the algorithm (see `components`) under the part's name, and all other values under ``"driver"``.
 
         `Algorithm.get_state` adds the state of `stored_replay`.
         """
 
     @abc.abstractmethod
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores a driver state that `get_state` returned. The replay buffer does not change, nor do components that
-        `state` lacks.
+        """Restores a driver state that `get_state` returned. If `state` lacks a part of the algorithm (see
+        `components`), this part does not change. The replay buffer never changes here.
 
         Raises:
             ValueError: If it does not fit. A part of it may have been restored then.
@@ -428,14 +432,15 @@ class Driver(abc.ABC):
 
     @property
     def stored_replay(self) -> Checkpointable | None:
-        """Replay buffer that checkpoints contain; None without one, or with ``store_buffer_in_checkpoints=False``."""
+        """Replay buffer that checkpoints contain; None if the algorithm has no replay buffer, or with
+        ``store_buffer_in_checkpoints=False``.
+        """
         replay: Any = self.replay_buffer
         return None if replay is None or not self.config.store_buffer_in_checkpoints else replay
 
     def set_replay_state(self, state: dict[str, Any]) -> None:
-        """Restores the replay buffer; called after `set_state`. `state` is a result of `get_state`. If the replay
-        buffer was also saved, `state` contains the buffer's state (the state of `stored_replay`) under
-        ``"replay_buffer"``.
+        """Restores the replay buffer; called after `set_state`. `state` is a driver state that `get_state` returned. If
+        the replay buffer was saved, `state` also contains the state of `stored_replay` under ``"replay_buffer"``.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.

@@ -93,7 +93,8 @@ def health_of_runners(group: EnvRunnerGroup) -> dict[str, int]:
 
 
 def numbers_of_episodes(episodes: EndedEpisodes, num_env_steps: int, module_map: ModuleMap) -> dict[str, Any]:
-    """Statistics (returns, lengths) of an evaluation's finished episodes, and the numbers of its episodes and steps.
+    """Returns statistics of an evaluation as entries of its result: mean, min and max of the returns and lengths of
+    finished episodes, mean returns by agent and module, and the numbers of episodes and steps.
 
     Steps of several agents are not included, because their runners log them.
 
@@ -117,9 +118,9 @@ def numbers_of_episodes(episodes: EndedEpisodes, num_env_steps: int, module_map:
 def _rounds(
     config: AlgorithmConfig, ids: Sequence[int], shares: Sequence[Share], is_training: Callable[[], bool] | None
 ) -> Iterator[Amounts]:
-    """Yields, for each round of an evaluation, the number of episodes or steps that each EnvRunner samples. If
-    ``evaluation_duration`` is a number, the evaluation has one round; if it is "auto", rounds continue until training
-    ends.
+    """Yields, for each sampling round of an evaluation, the number of episodes or steps that each EnvRunner samples. If
+    ``evaluation_duration`` is a number, the evaluation has one round. If it is "auto", rounds continue until the
+    concurrent training step ends.
 
     With "auto", the first round has the config's minimum number of steps. Later rounds take about a second: their
     number of steps, within the config's limits, is estimated from the sampling speed of earlier rounds. `shares`
@@ -245,7 +246,9 @@ class Evaluation(abc.ABC):
         """Starts the actors or environments that evaluate, if the config has evaluations."""
 
     def start_iteration(self) -> None:  # noqa: B027 - most have no actors
-        """Prepares the evaluation for a training iteration, before the iteration's first training step."""
+        """Called before the first training step of an iteration. If the evaluation has EnvRunner actors, takes actors
+        that Ray has restarted back into use; otherwise, does nothing.
+        """
 
     def sync(self) -> None:  # noqa: B027 - nothing to hand over where one process holds all
         """Passes the present weights and connector statistics of training to the evaluation's EnvRunners."""
@@ -256,7 +259,7 @@ class Evaluation(abc.ABC):
 
     @abc.abstractmethod
     def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
-        """Runs and records evaluation episodes, from which videos are made; see `Driver.record`."""
+        """Runs evaluation episodes and records them for videos; see `Driver.record`."""
 
     # ---------------------------------------------------------------------------------------------------------- acting
 
@@ -281,8 +284,8 @@ class Evaluation(abc.ABC):
         return bool(driver.config.evaluation_interval) or not driver.step.needs_env
 
     def described_runner(self) -> Any:
-        """Returns the evaluation's EnvRunner, as a part of checkpoints. If this EnvRunner may be in an actor, returns
-        its description (`Component`) instead. None if checkpoints contain no EnvRunner of the evaluation.
+        """Returns the evaluation's EnvRunner, to be saved in checkpoints. If this EnvRunner may be in an actor, returns
+        its description (`Component`) instead. Returns None if checkpoints contain no EnvRunner of the evaluation.
         """
         return None
 
@@ -309,8 +312,8 @@ class Evaluation(abc.ABC):
         self.config = config
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Restarts the evaluation with a config that differs from the present one only in traced settings
-        (hyperparameters that are arguments of compiled programs).
+        """Resets the evaluation, including its EnvRunners, to a new config. Only traced settings (hyperparameters that
+        are arguments of compiled programs) may differ from the present config.
         """
         self.config = config
 

@@ -1,3 +1,3 @@
-"""Example environments: JAX environments that need memory or have several agents; `classes` has RLlib's gymnasium
-examples.
+"""Example environments: JAX environments that need memory or have several agents. The subpackage `classes` contains the
+gymnasium environments of RLlib's examples.
 """

@@ -77,7 +77,9 @@ class VPG(Algorithm):
             self.env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group, inference_only=True)
 
     def _sample_episodes(self) -> tuple[list[Any], list[Any]]:
-        """Samples episodes with all env runners; returns the episodes, and the metrics of each runner."""
+        """Samples episodes: the same number with each env runner, together at most `num_episodes_per_train_batch`.
+        Returns the episodes of all runners, and the metrics of each runner.
+        """
         config: Any = self.config
         per_runner = config.num_episodes_per_train_batch // (config.num_env_runners or 1)
         sampled = self.env_runner_group.foreach_env_runner(

@@ -25,7 +25,7 @@ class AddObservationsOfAllAgents(MultiAgentObservationPreprocessor):
     """
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
-        """Returns the space of the extended observations: a Dict with one space per agent."""
+        """Returns the space of this connector's output observations: a Dict with one space per agent."""
         widths = {agent: space.shape[0] for agent, space in input_observation_space.items()}
         everything = gym.spaces.Box(-np.inf, np.inf, (sum(widths.values()),), np.float32)
         spaces: Any = {

@@ -23,7 +23,7 @@ class AddOtherAgentsRowIndexToXYPos(MultiAgentObservationPreprocessor):
     """
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
-        """Returns the space of the extended observations: a Dict with one space per agent."""
+        """Returns the space of this connector's output observations: a Dict with one space per agent."""
         length = _length(input_observation_space)
         of_first: Any = {"agent": gym.spaces.Discrete(2 * length), "other_agent_row": gym.spaces.Discrete(3)}
         of_second = gym.spaces.Box(0.0, max(length - 1.0, _HAS_ARRIVED), (3,), np.float32)
@@ -45,5 +45,5 @@ class AddOtherAgentsRowIndexToXYPos(MultiAgentObservationPreprocessor):
 
 
 def _length(space: Any) -> int:
-    """Returns the number of columns of the corridor."""
+    """Returns the number of columns of the corridor, computed from the observation space of "agent_0"."""
     return int(space["agent_0"].high[1]) + 1

@@ -38,7 +38,7 @@ class CartPoleSparseRewards(gym.Env):
         return self._with_mask(obs), self.running_reward if terminated else 0.0, terminated, truncated, info
 
     def get_state(self) -> tuple[gym.Env, float]:
-        """Returns a copy of the environment, and the sum of rewards so far."""
+        """Returns a copy of the environment, and the sum of the present episode's rewards so far."""
         return copy.deepcopy(self.env), self.running_reward
 
     def set_state(self, state: tuple[gym.Env, float]) -> dict[str, np.ndarray]:

@@ -70,14 +70,14 @@ class RandomEnv(gym.Env):
 
 
 class RandomLargeObsSpaceEnv(RandomEnv):
-    """`RandomEnv` with observations ``[5000]`` in [-1, 1]."""
+    """`RandomEnv` with `Box` observations ``[5000]``, all values in [-1, 1]."""
 
     def __init__(self, config: Mapping[str, Any] | None = None):
         super().__init__({**(config or {}), "observation_space": Box(-1.0, 1.0, (5000,))})
 
 
 class RandomLargeObsSpaceEnvContActions(RandomEnv):
-    """`RandomEnv` with observations ``[5000]`` and actions ``[5]`` in [-1, 1]."""
+    """`RandomEnv` with `Box` observations ``[5000]`` and `Box` actions ``[5]``, all values in [-1, 1]."""
 
     def __init__(self, config: Mapping[str, Any] | None = None):
         spaces = {"observation_space": Box(-1.0, 1.0, (5000,)), "action_space": Box(-1.0, 1.0, (5,))}

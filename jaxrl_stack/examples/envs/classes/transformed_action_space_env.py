@@ -1,4 +1,6 @@
-"""Environments with rescaled actions: the agent's bounds are mapped to the original bounds of the action space."""
+"""Environments with rescaled actions: a wrapper maps actions from chosen bounds to the original bounds of the action
+space.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,9 @@ ICM_MODULE_ID = "_intrinsic_curiosity_model"
 
 
 class IntrinsicCuriosityModelConnector(AddIntrinsicRewards):
-    """Learner connector that adds the intrinsic rewards of the module `ICM_MODULE_ID`; see `AddIntrinsicRewards`."""
+    """Learner connector that adds intrinsic rewards to the policy's rewards. By default, the module with the id
+    `ICM_MODULE_ID` computes the intrinsic rewards; see `AddIntrinsicRewards`.
+    """
 
     def __init__(self, *args: Any, module_id: str = ICM_MODULE_ID, **kwargs: Any):
         super().__init__(*args, module_id=module_id, **kwargs)
@@ -50,7 +52,9 @@ def add_intrinsic_curiosity_connectors(learner: Learner) -> None:
 
 
 class PPOLearnerWithCuriosity(PPOLearner):
-    """PPO with an intrinsic curiosity model; see `add_intrinsic_curiosity_connectors`."""
+    """PPO with an intrinsic curiosity model, trained on the same steps as the policy. The model's prediction errors are
+    added to the rewards; see `add_intrinsic_curiosity_connectors`.
+    """
 
     def build(self) -> None:
         super().build()

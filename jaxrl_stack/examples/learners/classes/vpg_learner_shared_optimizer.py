@@ -13,7 +13,7 @@ class VPGLearnerSharedOptimizer(VPGLearner):
     """
 
     def configure_optimizers(self) -> None:
-        """Registers the Adam optimizer of all modules."""
+        """Registers one Adam optimizer for the parameters of all modules."""
         self.register_optimizer(
             optimizer_name="shared_optimizer",
             optimizer=optax.adam,

@@ -102,8 +102,8 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
             metrics_logger.log_value(f"{_PREFIX}{policies[agent]}", won, reduce="mean", window=WINDOW)
 
     def on_train_result(self, *, algorithm: Algorithm, result: MutableMapping[str, Any], **kwargs: Any) -> None:
-        """Extends the league for each trained policy with a win rate above `win_rate_threshold`. If "main" is the only
-        trained policy, starts to train two exploiters; later, adds a copy of the policy with this win rate.
+        """Adds a copy of each trained policy with a win rate above `win_rate_threshold` to the league. Exception: if
+        "main" is the only trained policy, starts to train two exploiters instead.
         """
         for key, rate in result["env_runners"].items():
             if key.startswith(_PREFIX):

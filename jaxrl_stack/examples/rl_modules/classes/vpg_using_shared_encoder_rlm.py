@@ -30,7 +30,8 @@ class SharedEncoder(RLModule):
 
 
 class VPGPolicyAfterSharedEncoder(RLModule):
-    """Policy with one hidden layer on the embeddings of a `VPGMultiRLModuleWithSharedEncoder`.
+    """Policy with one hidden layer, which follows the encoder that all policies of a
+    `VPGMultiRLModuleWithSharedEncoder` share.
 
     Model config: ``"embedding_dim"``, that of the encoder; ``"hidden_dim"``, the width of the hidden layer.
     """

@@ -9,13 +9,13 @@ import gymnasium as gym
 
 
 class OtherObservations(gym.Env, abc.ABC):
-    """Mixin that replaces an environment's observations by the result of `_shown`. List it before the environment among
-    the base classes.
+    """Mixin that changes an environment's observations: `reset` and `step` return ``_shown(obs)`` in place of ``obs``.
+    List the mixin before the environment among the base classes.
     """
 
     @abc.abstractmethod
     def _shown(self, obs: Any) -> Any:
-        """Returns the observation that replaces the environment's observation."""
+        """Converts an observation of the environment to the observation that the agent gets."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         obs, info = super().reset(seed=seed, options=options)
