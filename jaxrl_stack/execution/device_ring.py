@@ -1,4 +1,4 @@
-"""Replay on the device: ring buffers of steps, one on every device, as arrays in the compiled program."""
+"""Replay buffers on devices: each device has a ring buffer of steps, stored in arrays of the compiled program."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 
 
 class CountBasedCuriosity(ConnectorV2):
-    """Learner connector that adds ``intrinsic_reward_coeff / n`` to rewards of steps from an observation seen n times.
+    """Learner connector that adds ``intrinsic_reward_coeff / n`` to the reward of each step; n is the number of steps
+    so far, including this one, that began with the same observation.
 
     For environments with few observations: ``learners(learner_connector=lambda *spaces: CountBasedCuriosity())``.
 

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Dict
 
 
 class CartPoleSparseRewards(gym.Env):
-    """CartPole-v1 that gives the sum of its rewards in the terminating step, and 0 before.
+    """CartPole-v1 whose reward is the sum of CartPole's rewards in a terminating step, and 0 in all other steps.
 
     The observation is ``{"obs": CartPole's, "action_mask": [1, 1]}``. Its state can be taken and put back.
 
