@@ -217,7 +217,7 @@ class Aggregation:
 
     def wait(self, timeout_seconds: float) -> None:
         """Waits until an aggregator actor has built a batch, or until `timeout_seconds` have passed. If no actor is
-        building a batch, waits `PROBE_INTERVAL_S` seconds.
+        building a batch, for example because all actors are restarting, waits `PROBE_INTERVAL_S` seconds.
         """
         if refs := self.awaited():
             self._backend.wait(refs, timeout_s=timeout_seconds, fetch=False)

@@ -278,8 +278,8 @@ class DeviceDriver(LocalDriver):
         return 1 if number > 1 and self._returns_to_host() else number
 
     def _planned_counts(self, update_of_rows: UpdatePlan) -> dict[str, Any]:
-        """Returns the sizes of one update, such as the batch size of each module, as keyword arguments of
-        `Learner.training_counts`. From these sizes, the learner counts trained env steps and module steps.
+        """Returns the sizes of one update (minibatches, time steps, batch size of each module) as keyword arguments of
+        `Learner.training_counts` and `Learner.count_updates`, which count trained env steps and module steps.
 
         Args:
             update_of_rows: Plan of an update on rows of a replay buffer or a data set; used if the training step makes
@@ -370,9 +370,9 @@ class DeviceDriver(LocalDriver):
         return self.num_training_steps_per_call * self.plan.num_env_steps
 
     def num_warm_up_steps(self, num_env_steps: int) -> Any:
-        """Returns the number (int32) of training steps at the start of the program's next call that only sample and
-        make no updates, because fewer than `learning_starts` env steps have been sampled at their end. Returns None if
-        every training step makes updates.
+        """Returns the number (int32) of training steps at the start of the program's next call that only sample. A
+        training step makes no updates if fewer than `learning_starts` env steps have been sampled when the training
+        step ends. Returns None if every training step makes updates.
         """
         if self.step.learning_starts is None:
             return None
@@ -488,8 +488,8 @@ class DeviceDriver(LocalDriver):
         return min(self._num_envs // self.learner.num_devices, _MOST_STATE_BYTES // max(1, num_bytes * steps_per_call))
 
     def _order_of_columns(self) -> ColumnOrder | None:
-        """Returns the layout of the batch axis of sampled columns: the order of sampling rounds, agents and
-        environments. None if updates use other data, such as a replay buffer.
+        """Returns the layout of the batch axis of the columns that a device samples: the order of sampling rounds,
+        agents and environments. Returns None if updates use other data, such as a replay buffer.
         """
         update = self.plan.update
         if update is None or self.rollout is None:
@@ -608,9 +608,9 @@ class DeviceDriver(LocalDriver):
 
     def _go_on_from(self, learner: Any, runner: Any, *, num_calls: int) -> str:
         """Restores the learner and the environments from the snapshot that was taken `num_calls` program calls ago.
-        Snapshots do not contain replay buffers or positions in data sets: replay buffers start empty, and a new pass
-        over the data begins. Returns a description of this loss, to be appended to the error message; "" if no such
-        data was lost.
+        Snapshots do not contain replay buffers or positions in data sets: replay buffers start again with their initial
+        contents (empty, or recorded steps), and a new pass over a data set begins. Returns a description of this loss,
+        to be appended to the error message; "" if no such data was lost.
         """
         also_lost = self.step.drop_kept(self)
         self.learner.place(learner)
@@ -635,8 +635,9 @@ class DeviceDriver(LocalDriver):
         self._snapshots.changed(before, self.shards.state, change)
 
     def go_on_as(self, learner: Any, runner: Any, kept: Any, *, num_env_steps: int) -> None:
-        """Continues a training run whose state is given as host arrays of one device: copies the states of learner and
-        runner, and stored data such as a replay buffer, to this driver's devices.
+        """Continues a training run of another driver on one device, such as the training of a population member. Copies
+        the states of learner and runner, and stored data such as a replay buffer, all given as host arrays, to the
+        device of this driver.
 
         Args:
             learner, runner, kept: See `TrainState`; of one device, without the device axis. If `kept` is None, the

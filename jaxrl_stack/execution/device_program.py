@@ -100,13 +100,13 @@ class CallRecord:
 
 
 class UpdateRecorder:
-    """Settings (`Recorder`) and array shapes of the debugging records that a program makes for `inspect()`, one record
-    for each update.
+    """Settings and array shapes of the debugging records that a program makes for `inspect()`, one record for each
+    update.
 
     The shapes are known after a first trace of the program; see `DeviceDriver.recording`.
 
     Args:
-        sizes: Sizes of the record of a minibatch.
+        sizes: Settings of the record of a minibatch.
         num_watched: ``W``, number of environments of each device whose states are recorded: the first ones.
 
     Attributes:
@@ -137,8 +137,8 @@ class UpdateRecorder:
         return self.shapes
 
     def end_first_trace(self) -> None:
-        """Must be called after the first trace of the program: stores the array shapes that this trace found for the
-        records of updates. Later traces use these shapes.
+        """Stores the array shapes that the first trace of the program found for the records of updates. Must be called
+        after this trace; later traces use the stored shapes.
         """
         self.shapes = self._found
 
@@ -311,9 +311,9 @@ class DeviceProgram(Place):
         return self.num_training_steps * self.plan.num_env_steps // (self.num_envs * self.num_devices)
 
     def ended(self, sampler: Sampler) -> tuple[Any, Any]:
-        """Returns the runner's state after a call of the program, and the sampled columns: ``(runner state, columns)``.
-        Adds the episodes that ended in the call to this state's statistics of the last episodes (`EpisodeWindow`). The
-        columns are () if the host needs none.
+        """Returns ``(runner state, columns)`` at the end of a call of the program: the runner's state, and the columns
+        that the call sampled for the host, () if the host needs none. Adds the episodes that ended in the call to the
+        state's statistics of the last episodes (`EpisodeWindow`).
         """
         if self.rollout is None:
             return sampler.runner, ()
@@ -399,8 +399,8 @@ class DeviceProgram(Place):
         return Sampled(dataclasses.replace(state, runner=sampler, timesteps=timesteps), Experience((part,)))
 
     def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> Sampled:
-        """Samples one round: steps each environment T times, with T = ``plan.num_steps``. Ignores `timeout_seconds`;
-        see `Place.collect`.
+        """Steps the environments for one sampling round, ``T = plan.num_steps`` steps, and returns the samples. Ignores
+        `timeout_seconds`; see `Place.collect`.
         """
         return self.sample(state, dataclasses.replace(plan, num_shares=1))
 
@@ -487,9 +487,9 @@ class DeviceProgram(Place):
         return dataclasses.replace(state, runner=sampler), numbers
 
     def has_sampled(self, num_steps: int) -> bool:
-        """Whether updates begin: True if the number of steps sampled since the start of training has reached
-        `learning_starts`. The program runs the training steps before this point in one loop, and later training steps
-        in a second loop. Therefore the result is a constant Python bool in each loop, not a traced value.
+        """Whether the number of steps sampled since the start of training has reached `learning_starts`, so that the
+        training step makes updates. The program runs training steps before this point in one loop, and later training
+        steps in a second loop. Therefore the result is a constant Python bool in each loop, not a traced value.
         """
         assert num_steps == self.step.learning_starts
         return self.is_warm
@@ -594,10 +594,10 @@ def _combined(before: Any, latest: Any) -> Any:
 
 
 def _combined_if_made(before: Any, latest: Any) -> Any:
-    """Combines `before`, the result of earlier training steps, with `latest`, the result of the next step. Each result
-    is ``(is_made, metrics)``; `is_made` is True if its last step made an update. If the next step made an update,
+    """Combines `before`, the result of earlier training steps, with `latest`, the result of the next step. A result is
+    ``(is_made, metrics)``; `is_made` is True if the result's last step made an update. If the next step made an update,
     `_combined` combines the metrics of both results; otherwise the metrics of `before` are returned. The returned
-    `is_made` is that of `latest`.
+    `is_made` comes from `latest`.
     """
     (_, so_far), (is_made, metrics) = before, latest
     kept = jax.tree.map(functools.partial(jnp.where, is_made), _combined(so_far, metrics), so_far)

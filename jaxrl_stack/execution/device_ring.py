@@ -188,8 +188,8 @@ class DeviceRing:
     # ---------------------------------------------------------------------------------------------------------- results
 
     def not_finite(self, kept: Any) -> dict[str, dict[str, np.ndarray]]:
-        """Marks the stored steps that contain NaN or infinity, on the D devices of this process: bool ``[D * B, L]`` by
-        module and column. Each device's ring buffer stores L steps for each of B environments. With several agents, B
+        """Marks the stored steps that contain NaN or infinity, on the D devices of this process: ``{module_id: {column:
+        bool [D * B, L]}}``. Each device's ring buffer stores L steps for each of B environments. With several agents, B
         is the number of pairs of an environment and an agent. See `DeviceReplay.not_finite`.
         """
         find = self._over_devices(lambda kept: (self.ring.not_finite(kept),))
@@ -225,8 +225,8 @@ class DeviceRing:
 
 
 class RingContents(Checkpointable):
-    """Interface for users and checkpoints to the contents of the ring buffers (replay buffers) on all devices: saves,
-    restores and empties the ring buffers.
+    """Contents of the ring buffers (replay buffers) of all devices, as an object that users and checkpoints access:
+    saves, restores and empties the ring buffers.
 
     Args:
         replay: Replay of the rings.
@@ -295,7 +295,7 @@ class RingContents(Checkpointable):
 
 
 class RingsOfModules(Checkpointable):
-    """Interface for users and checkpoints to the contents of the ring buffers (replay buffers) of several modules:
+    """Contents of the ring buffers (replay buffers) of several modules, as an object that users and checkpoints access:
     saves and restores the ring buffers.
 
     Args:

@@ -350,7 +350,7 @@ class Driver(abc.ABC):
         self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
     ) -> dict[str, Any]:
         """Computes an action for one observation: runs the env-to-module pipeline, the module and the module-to-env
-        pipeline. Returns the resulting columns as NumPy arrays without batch axis.
+        pipeline. Returns the resulting columns as NumPy arrays without a batch axis.
 
         `recurrent` is the module's state; None for the state at the start of an episode.
         """
@@ -409,8 +409,8 @@ class Driver(abc.ABC):
     @abc.abstractmethod
     def components(self) -> list[tuple[str, Any]]:
         """Parts of the algorithm that have separate folders in checkpoints, such as the learners: ``[(name, part),
-        ...]``. Each part is a `Checkpointable` object. If this object may be in an actor, the part is its description
-        (`Component`) instead.
+        ...]``. `part` is a `Checkpointable` object or, if this object may be in an actor, a description of the object
+        (`Component`).
         """
 
     @abc.abstractmethod

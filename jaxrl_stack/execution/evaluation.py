@@ -94,7 +94,7 @@ def health_of_runners(group: EnvRunnerGroup) -> dict[str, int]:
 
 def numbers_of_episodes(episodes: EndedEpisodes, num_env_steps: int, module_map: ModuleMap) -> dict[str, Any]:
     """Returns statistics of an evaluation as entries of its result: mean, min and max of the returns and lengths of
-    finished episodes, mean returns by agent and module, and the numbers of episodes and steps.
+    finished episodes, mean duration, mean returns by agent and module, and the numbers of episodes and steps.
 
     Steps of several agents are not included, because their runners log them.
 
@@ -120,7 +120,7 @@ def _rounds(
 ) -> Iterator[Amounts]:
     """Yields, for each sampling round of an evaluation, the number of episodes or steps that each EnvRunner samples. If
     ``evaluation_duration`` is a number, the evaluation has one round. If it is "auto", rounds continue until the
-    concurrent training step ends.
+    concurrent training of the iteration ends.
 
     With "auto", the first round has the config's minimum number of steps. Later rounds take about a second: their
     number of steps, within the config's limits, is estimated from the sampling speed of earlier rounds. `shares`
@@ -246,8 +246,8 @@ class Evaluation(abc.ABC):
         """Starts the actors or environments that evaluate, if the config has evaluations."""
 
     def start_iteration(self) -> None:  # noqa: B027 - most have no actors
-        """Called before the first training step of an iteration. If the evaluation has EnvRunner actors, takes actors
-        that Ray has restarted back into use; otherwise, does nothing.
+        """Prepares the evaluation for a training iteration; called before the iteration's first training step. If the
+        evaluation has EnvRunner actors, takes actors that Ray has restarted back into use; otherwise, does nothing.
         """
 
     def sync(self) -> None:  # noqa: B027 - nothing to hand over where one process holds all
@@ -312,8 +312,8 @@ class Evaluation(abc.ABC):
         self.config = config
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Resets the evaluation, including its EnvRunners, to a new config. Only traced settings (hyperparameters that
-        are arguments of compiled programs) may differ from the present config.
+        """Resets the evaluation, including its EnvRunners, to a new config. Only the seed and traced settings
+        (hyperparameters that are arguments of compiled programs) may differ from the present config.
         """
         self.config = config
 

@@ -12,7 +12,8 @@ from gymnasium.spaces import Box, Dict
 
 
 class CartPoleSparseRewards(gym.Env):
-    """CartPole-v1 whose reward is the sum of CartPole's rewards in a terminating step, and 0 in all other steps.
+    """CartPole-v1 with sparse rewards: a step that terminates an episode gives the sum of CartPole's rewards in this
+    episode. All other steps, including a truncating step, give 0.
 
     The observation is ``{"obs": CartPole's, "action_mask": [1, 1]}``. Its state can be taken and put back.
 

@@ -18,8 +18,8 @@ ICM_MODULE_ID = "_intrinsic_curiosity_model"
 
 
 class IntrinsicCuriosityModelConnector(AddIntrinsicRewards):
-    """Learner connector that adds intrinsic rewards to the policy's rewards. By default, the module with the id
-    `ICM_MODULE_ID` computes the intrinsic rewards; see `AddIntrinsicRewards`.
+    """Learner connector that adds intrinsic rewards, times a weight, to the policy's rewards. By default, the module
+    with the id `ICM_MODULE_ID` computes the intrinsic rewards; see `AddIntrinsicRewards`.
     """
 
     def __init__(self, *args: Any, module_id: str = ICM_MODULE_ID, **kwargs: Any):
@@ -52,8 +52,8 @@ def add_intrinsic_curiosity_connectors(learner: Learner) -> None:
 
 
 class PPOLearnerWithCuriosity(PPOLearner):
-    """PPO with an intrinsic curiosity model, trained on the same steps as the policy. The model's prediction errors are
-    added to the rewards; see `add_intrinsic_curiosity_connectors`.
+    """PPO with an intrinsic curiosity model, which learns from the same steps as the policy. The model's prediction
+    errors, times a weight, are added to the rewards; see `add_intrinsic_curiosity_connectors`.
     """
 
     def build(self) -> None:

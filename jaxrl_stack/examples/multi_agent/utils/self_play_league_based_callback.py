@@ -102,8 +102,9 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
             metrics_logger.log_value(f"{_PREFIX}{policies[agent]}", won, reduce="mean", window=WINDOW)
 
     def on_train_result(self, *, algorithm: Algorithm, result: MutableMapping[str, Any], **kwargs: Any) -> None:
-        """Adds a copy of each trained policy with a win rate above `win_rate_threshold` to the league. Exception: if
-        "main" is the only trained policy, starts to train two exploiters instead.
+        """Extends the league: adds a copy of each trained policy whose win rate in `result` exceeds
+        `win_rate_threshold`. If "main" is the only trained policy and exceeds the threshold, starts to train two
+        exploiters instead. Adds the number of policies to `result`, as "league_size".
         """
         for key, rate in result["env_runners"].items():
             if key.startswith(_PREFIX):

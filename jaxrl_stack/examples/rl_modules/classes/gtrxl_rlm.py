@@ -118,8 +118,8 @@ class GatedTransformerLayer(nnx.Module):
         self.mlp_gate = GRUGate(width, gate_bias, rngs=rngs)
 
     def __call__(self, x: jax.Array, context: jax.Array, visible: jax.Array) -> jax.Array:
-        """Applies the layer to `x`, the inputs of T steps ``[B, T, width]``; returns ``[B, T, width]``. The steps
-        attend to `context` ``[B, M + T, width]``: M memory entries, followed by the T steps.
+        """Applies the layer to `x`, the inputs of T steps ``[B, T, width]``; returns ``[B, T, width]``. Each step
+        attends to entries of `context` ``[B, M + T, width]``: M memory entries, followed by `x`.
         """
         x = self.attention_gate(x, nnx.relu(self.attention(self.attention_norm(context), visible)))
         return self.mlp_gate(x, nnx.relu(self.mlp(self.mlp_norm(x))))

@@ -76,8 +76,9 @@ class IntrinsicCuriosityModel(RLModule, SelfSupervisedLossAPI):
         return flatten_observation(self.observation_space, observations, jax.tree.leaves(observations)[0].ndim - 1)
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes INTRINSIC_REWARDS, prediction errors for features of NEXT_OBS, from OBS, ACTIONS and NEXT_OBS. Also
-        computes ACTION_DIST_INPUTS, the distribution inputs of the predicted action, from OBS and NEXT_OBS.
+        """Computes INTRINSIC_REWARDS and ACTION_DIST_INPUTS. INTRINSIC_REWARDS are prediction errors for features of
+        NEXT_OBS, computed from OBS, ACTIONS and NEXT_OBS. ACTION_DIST_INPUTS are the distribution inputs of the
+        predicted action, computed from OBS and NEXT_OBS.
         """
         obs, next_obs = (self._as_vectors(batch[name]) for name in (Columns.OBS, Columns.NEXT_OBS))
         features, next_features = self.feature_net(obs), self.feature_net(next_obs)

@@ -30,8 +30,8 @@ class SharedEncoder(RLModule):
 
 
 class VPGPolicyAfterSharedEncoder(RLModule):
-    """Policy with one hidden layer, which follows the encoder that all policies of a
-    `VPGMultiRLModuleWithSharedEncoder` share.
+    """Policy that applies an encoder, then a network with one hidden layer. All policies of a
+    `VPGMultiRLModuleWithSharedEncoder` share the encoder.
 
     Model config: ``"embedding_dim"``, that of the encoder; ``"hidden_dim"``, the width of the hidden layer.
     """

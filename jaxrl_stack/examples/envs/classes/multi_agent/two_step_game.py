@@ -17,7 +17,7 @@ _PAYOFF = np.array([[0, 1], [1, 8]])
 
 class TwoStepGame(MultiAgentEnv):
     """Cooperative game of two steps. First, agent 0 chooses a safe state (action 0) or a risky state (action 1). Then
-    both agents act: the reward is 7 in the safe state, and 0, 1 or 8 in the risky state.
+    both agents act. In the safe state, the reward is 7 for all actions.
 
     In the risky state the reward is 8 if both agents play action 1, 1 if their actions differ, 0 if both play 0. Each
     agent gets half of the reward.
@@ -77,8 +77,8 @@ class TwoStepGame(MultiAgentEnv):
 
 
 class TwoStepGameWithGroupedAgents(MultiAgentEnv):
-    """`TwoStepGame` for one agent "agents", which acts for both players. Observations and actions are tuples with one
-    element per player. Settings: the settings of `TwoStepGame`.
+    """`TwoStepGame` with a single agent "agents", which acts for the agents 0 and 1. Observations and actions are
+    tuples with one element for each of these two. Settings: the settings of `TwoStepGame`.
     """
 
     def __init__(self, env_config: Mapping[str, Any] | None = None):
