@@ -84,7 +84,7 @@ class Facts(abc.ABC):
 
     @property
     def module_spaces(self) -> dict[str, tuple[Any, Any]]:
-        """Spaces of the acting modules, ``{module_id: (observation space, action space)}``."""
+        """Spaces of the modules that act for agents, ``{module_id: (observation space, action space)}``."""
         return {mid: self.spaces[mid] for mid in self.module_map.agents_of}
 
     def num_rows(self, num_envs: int) -> dict[str, int]:
@@ -171,8 +171,8 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """Plans one call of `Place.update`, an update on samples: returns the sizes of the update, such as the number
-        of epochs and the minibatch size, together with the plan of the samples.
+        """Plans one call of `Place.update`, an update on samples. Returns the plan of the samples, and the sizes of the
+        update, such as the number of epochs and the minibatch size.
 
         Args:
             samples: Plan of the samples on which the update is made, all shares together.
@@ -184,9 +184,9 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def num_stacked_frames(self) -> dict[str, int]:
-        """Number of frames that each module's observations stack, ``{module_id: number}``. If the number is above 1,
-        samples and replay buffers can store only the newest frame of each step. It is 1 if observations stack no
-        frames, or if whole observations must be stored.
+        """Number of frames that each module's observations stack, ``{module_id: number}``; 1 if observations stack no
+        frames, or if whole observations must be stored. If the number is above 1, samples and replay buffers can store
+        only the newest frame of each step.
         """
 
     # ------------------------------------------------------------------------------------------------ host or device
@@ -194,8 +194,8 @@ class Facts(abc.ABC):
     @property
     @abc.abstractmethod
     def samples_travel(self) -> bool:
-        """Whether samples come from other processes. If so, sending one frame per step instead of stacked frames saves
-        transfers.
+        """Whether EnvRunners sample in other processes. If True, sending one frame per step instead of stacked frames
+        reduces the size of transfers.
         """
 
     @property
@@ -207,13 +207,13 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def choose(self, *, host: T, device: T) -> T:
-        """Returns the argument `device` if the devices store the samples, and `host` if the host stores them."""
+        """Returns one of its arguments: `device` if the devices store the samples, `host` if the host stores them."""
 
     @abc.abstractmethod
     def sampled_at_once(self, samples: SamplePlan) -> tuple[int, Mapping[str, Layout]]:
         """Returns ``(T, layouts)`` for one EnvRunner's rollout: the number of steps, and ``{module_id: array layout}``
-        (stacked frames, recurrent chunks). If `layouts` has no entry for a module, each step of the module has the
-        shapes in `recorded`.
+        (stacked frames, recurrent chunks). If `layouts` has no entry for a module, the module's columns have the shapes
+        that the attribute `recorded` describes.
         """
 
     @abc.abstractmethod
@@ -283,8 +283,8 @@ class HostFacts(Facts):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceFacts(Facts):
-    """Inputs of `TrainingStep.plan` for a driver that samples in a compiled program, or draws batches from data on the
-    devices.
+    """Inputs of `TrainingStep.plan` for an on-device driver, whose compiled program steps environments, or draws
+    batches from data on the devices.
 
     Attributes:
         num_envs: Environments over all devices.

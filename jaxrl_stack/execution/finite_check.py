@@ -1,5 +1,5 @@
-"""Search for the cause of NaN and infinity in a compiled training program: the first reward or observation of an
-environment that is not finite.
+"""Searches for the cause of NaN and infinity in a compiled training program: the first NaN or infinite reward or
+observation that an environment has returned.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class FiniteCheck:
         self, iteration: int, settings: Any, learned: Mapping[Any, Any], block: Any, before: tuple[Any, Any] | None
     ) -> None:
         """Checks losses, gradient norms, returns and observations of one call of the driver's program. If one of these
-        values is NaN or infinite, searches for the first reward or observation that is NaN or infinite, and raises an
-        error that names it. With ``check_nans=False``, logs a warning instead. If only losses or gradient norms are not
-        finite and the search finds nothing, logs a warning.
+        values is NaN or infinite, searches for the first NaN or infinite reward or observation, and raises an error
+        that names it. With ``check_nans=False``, logs a warning instead. If the search finds nothing, and only losses
+        or gradient norms are not finite, also logs only a warning.
 
         Args:
             iteration: Number of the iteration, for the message.
@@ -96,7 +96,7 @@ class FiniteCheck:
         )
 
     def _are_finite(self, learned: Mapping[Any, Any]) -> bool:
-        """Whether losses and norms of gradients are finite."""
+        """Whether all losses and gradient norms in `learned`, metrics of the last update, are finite."""
         names = (self._driver.learner.TOTAL_LOSS_KEY, GLOBAL_NORM)
         return bool(np.isfinite([value for path, value in learned.items() if path[-1].endswith(names)]).all())
 
@@ -129,7 +129,8 @@ class FiniteCheck:
 
     def _first_in(self, block: Any) -> NotUsable | None:
         """Finds the first NaN or infinity in the columns that one call of the program sampled on D devices (leaves
-        ``[D, T, B, ...]``); also names the agent if the environment has several. None if all values are finite.
+        ``[D, T, B, ...]``). Returns the step, the environment and a description of the value, with the agent if the
+        environment has several. Returns None if all values are finite.
         """
         rollout = self._driver.program.rollout
         module_map = self._driver.module_map if rollout is None else rollout.module_map
@@ -145,9 +146,9 @@ class FiniteCheck:
         return min(found, default=None)
 
     def _first_kept(self, kept: Mapping[str, Mapping[str, np.ndarray]]) -> NotUsable | None:
-        """Finds the first NaN or infinity among the steps in the replay buffer; returns its step, environment and
-        description, None if all values are finite. Step 0 is the first step of the program's last call; older steps
-        have negative numbers.
+        """Finds the first NaN or infinity among the steps in the replay buffer. Returns the step's number, the
+        environment and a description of the value; None if all values are finite. Step 0 is the first step of the
+        program's last call; older steps have negative numbers.
         """
         found = []
         columns = [column for of_module in kept.values() for column in of_module.items()]

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class HeldOutRows:
-    """Recorded steps that `TrainingStep.held_out_rows` returns and that training does not use: a source of batches for
-    evaluation (`RowSource`).
+    """Source of batches for evaluation (`RowSource`): returns the recorded steps of `TrainingStep.held_out_rows`, which
+    training does not use.
 
     Args:
         driver: Driver with learners and a planned training step.
@@ -34,7 +34,8 @@ class HeldOutRows:
         self._checked(rows)
 
     def draw(self) -> Experience:
-        """Returns the recorded steps that are held out from training, after checking their modules and their number.
+        """Checks that the held-out steps (recorded steps that training does not use) fit the modules and devices, and
+        returns these steps.
 
         Raises:
             ValueError, TypeError: See the class.

@@ -169,8 +169,8 @@ class HostDriver(LocalDriver):
 
     @property
     def num_env_steps_lost(self) -> int:
-        """Lifetime env steps that were lost with a node before an update read them. After each loss, the train batch is
-        sampled again.
+        """Number of lifetime env steps that were sampled, but were lost before an update read them, because a node
+        died. After each loss, training samples the train batch again.
         """
         return self._log.num_env_steps_lost
 
@@ -203,8 +203,8 @@ class HostDriver(LocalDriver):
 
     @property
     def _samples_as_recorded(self) -> bool:
-        """Whether EnvRunners return the outputs of their connector pipelines unchanged: True if the EnvRunner class
-        uses `HostEnvRunner.sample`, because an overridden ``sample()`` may change the outputs.
+        """Whether EnvRunners return the outputs of their connector pipelines unchanged. True if the EnvRunner class
+        inherits `HostEnvRunner.sample`, because an overridden ``sample()`` may change the outputs.
         """
         # The class that was given: in an actor, Ray has put functions of its own around the methods.
         runner_class = self.config.env_runner_cls or self.config.get_default_env_runner_class()
@@ -246,7 +246,8 @@ class HostDriver(LocalDriver):
 
     @contextlib.contextmanager
     def recording(self, recorder: Recorder) -> Iterator[IterationRecord]:
-        """Context in which a second compiled program records each update of the learner; see `DeviceDriver.recording`.
+        """Context in which a second compiled program also makes each update of the learner, to record it; see
+        `DeviceDriver.recording`.
 
         Args:
             recorder: Sizes of the records.
@@ -333,8 +334,8 @@ class HostDriver(LocalDriver):
     @property
     def _runners_keep_their_own(self) -> bool:
         """Whether each EnvRunner actor keeps separate connector statistics: True if the config has EnvRunner actors and
-        ``merge_env_runner_states`` turns merging off. Where one state is needed, for example for evaluations and
-        policies, the statistics of the first healthy actor are then used.
+        ``merge_env_runner_states`` turns merging off. Evaluations and policies, which need a single state, then use the
+        statistics of the first healthy actor.
         """
         return bool(self.env_runner_group.num_remote_env_runners()) and not merges_env_runner_states(self.config)
 

@@ -100,8 +100,8 @@ class HostEvaluation(Evaluation):
         self.send_to(self.group)
 
     def send_to(self, group: EnvRunnerGroup) -> None:
-        """Sends weights, the number of env steps and the states of training's env-to-module connectors to a group of
-        EnvRunners. If training has no such states, the group's connectors do not change.
+        """Sends the weights, the number of env steps and the states of training's env-to-module connectors to a group
+        of EnvRunners. If training has no connector states, the group's connectors do not change.
         """
         driver = self._driver
         self._weights_seq_no = driver.num_updates
@@ -200,7 +200,7 @@ class HostEvaluation(Evaluation):
 
 
 def evaluation_seed(config: AlgorithmConfig, iteration: int, call: int = 0) -> int:
-    """Derives the seed of one evaluation from the config, from `iteration`, the number of iterations done, and from
-    `call`, the number of earlier evaluations since the last iteration.
+    """Derives the seed of an evaluation from the config, from `iteration` (number of iterations done), and from `call`
+    (number of evaluations already made since the last iteration).
     """
     return derived_seed("evaluation", HostEnvRunner.seed_of(config), iteration, call)

@@ -168,7 +168,9 @@ class HostPlace(AsynchronousPlace):
         self.forget_samples()
 
     def forget_samples(self) -> None:
-        """Drops pending sample requests of runners, with their samples and connector states."""
+        """Drops all unfinished sample requests, so that `collect` does not return their samples. Also drops the
+        connector states that EnvRunners have reported.
+        """
         self._connector_states: list[tuple[RecordingId, dict[str, Any]]] = []
         self._has_requested = False
         self._known: dict[str, Any] | None = None
@@ -194,9 +196,9 @@ class HostPlace(AsynchronousPlace):
         return Sampled(state, self._taken_in(blocks, started))
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Asks every EnvRunner actor below its limit of unfinished requests (``max_requests_in_flight_per_env_runner``)
-        for one rollout: T steps of each of the actor's environments, or whole episodes. An EnvRunner in this process
-        samples in `collect` instead.
+        """Sends one request for a rollout to every EnvRunner actor below its limit of unfinished requests
+        (``max_requests_in_flight_per_env_runner``). A rollout has T steps of each of the actor's environments, or
+        consists of whole episodes. An EnvRunner in this process samples in `collect` instead.
         """
         if not self._has_requested:
             self._has_requested = True
@@ -209,9 +211,9 @@ class HostPlace(AsynchronousPlace):
     def collect(
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
     ) -> Sampled:
-        """Waits until at least one EnvRunner actor has finished sampling, or until the timeout; returns the samples of
-        all finished actors. An EnvRunner in this process samples in this call. If `request` was not called before,
-        returns no samples. See `Place.collect`.
+        """Waits until at least one EnvRunner actor has finished a requested rollout, or until the timeout; returns the
+        samples of all finished actors. If the EnvRunner is in this process, it samples during this call. Without an
+        earlier call of `request`, returns no samples. See `Place.collect`.
 
         Args:
             state, plan, timeout_seconds: See `Place.collect`.
@@ -241,8 +243,9 @@ class HostPlace(AsynchronousPlace):
         return bool(plan.may_stay_remote and self._samples_blocks and is_sent_on)
 
     def _taken_in(self, blocks: Sequence[SampleBlock], started: float) -> Experience:
-        """Combines `blocks`, the samples that EnvRunners returned, into one `Experience`. Stores the metrics and
-        connector states of the EnvRunners, and adds the time since `started` to the timer of sampling.
+        """Combines the samples that EnvRunners returned (`blocks`) into one `Experience`. Adds the statistics of the
+        samples to the log, stores the EnvRunners' connector states, and adds the seconds since `started` to the
+        sampling timer.
         """
         group = self._group
         if self._samples_blocks:
@@ -301,8 +304,8 @@ class HostPlace(AsynchronousPlace):
         return {"num_env_steps_sampled_lifetime": self._log.num_env_steps}
 
     def note_update(self, metrics: list[dict[str, Any]]) -> None:
-        """Stores an update's results, one dict for each learner. `learner_results` reports the results of the last
-        update, and sums of the counters of trained steps.
+        """Stores the results of one update, one dict for each learner. `learner_results` reports the results of the
+        last update, and the counters of trained steps, summed since its previous call.
         """
         self._learned, self._learned_from_rows = metrics, False
         with self._trained_lock:
@@ -318,8 +321,8 @@ class HostPlace(AsynchronousPlace):
                 metrics[module_id][DIFF_NUM_GRAD_UPDATES_VS_SAMPLER_POLICY] = num_updates
 
     def _can_learn_from(self, episodes: Sequence[SingleAgentEpisode]) -> bool:
-        """Whether an update can use `episodes`: True if they contain at least one step of a module that is trained, and
-        always for a single agent.
+        """Whether an update can use `episodes`: with several agents, True if the episodes contain a step of a trained
+        module; with a single agent, always True.
         """
         modules = self._config.policies_to_train
         trained = None if modules is None or callable(modules) else modules
@@ -371,8 +374,8 @@ class HostPlace(AsynchronousPlace):
         return state
 
     def publish_weights(self, weights: Mapping[str, Any]) -> None:
-        """Sends `weights`, a copy that was made after an earlier update, to the EnvRunners, together with the merged
-        connector states.
+        """Sends `weights` and the merged connector states to the EnvRunners. `weights` is a copy from the end of an
+        earlier update; the learners may already have made further updates.
 
         Args:
             weights: See `weights_for_runners`.

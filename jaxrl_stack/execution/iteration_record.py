@@ -39,8 +39,9 @@ class EpisodeRecord(NamedTuple):
 
 
 class ColumnOrder(NamedTuple):
-    """Layout of the batch axis of the columns that a device samples, ``[T, R * agents * B]``: R sampling rounds, the
-    agents of a module, and B environments. `place` decodes an index on this axis.
+    """Layout of the batch axis of the columns ``[T, R * agents * B]`` that a device samples. The axis joins R sampling
+    rounds, the agents of a module, and B environments. `place` converts an index on this axis to the sampling round,
+    the agent and the environment.
 
     Attributes:
         num_envs: ``B``, number of environments of one device.
@@ -84,9 +85,9 @@ class Drawings:
         self._num_bytes = 0
 
     def add(self, first_step: int, states: Any) -> None:
-        """Stores the environment states of one call of the program, to render them later; ignores them if all stored
-        states together would take too much memory. Leaves are ``[D, T, W, ...]`` for W environments on each of D
-        devices.
+        """Stores the environment states of one call of the program, leaves ``[D, T, W, ...]`` for W environments on
+        each of D devices; `frames` renders them. If all stored states together would take too much memory, does not
+        store the new states.
 
         Args:
             first_step: Step of the iteration of the first state.
@@ -97,8 +98,8 @@ class Drawings:
             self._calls.append((first_step, states))
 
     def frames(self, env: int, num_envs: int, steps: range) -> Iterator[np.ndarray]:
-        """Renders an environment from its recorded states: yields the frame before each of the given steps, except
-        steps without a recorded state.
+        """Renders one environment from its recorded states: for each of the given steps, yields a frame of the state
+        before the step. Skips steps without a recorded state.
 
         Args:
             env: Index of the environment.
@@ -185,7 +186,9 @@ class IterationRecord:
         self.num_steps += lengths.shape[1]
 
     def add_ended(self, ended: EndedEpisodes, number: int) -> None:
-        """Appends the last `number` episodes that host EnvRunners finished to this record."""
+        """Appends the last `number` of the episodes `ended`, which host EnvRunners have finished, to `episodes`. If
+        `ended` has fewer episodes, adds the number of missing ones to `num_other_episodes`.
+        """
         known = min(number, len(ended.returns))
         self.num_other_episodes += number - known
         for i in range(len(ended.returns) - known, len(ended.returns)):

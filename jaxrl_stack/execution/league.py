@@ -82,8 +82,8 @@ class League:
         return (dataclasses.replace(runner, opponents=opponents),)
 
     def _with_index(self, runner: Any, index: Any) -> tuple[Any]:
-        """Returns a device's runner state (environments, opponents) with the opponents that `index` assigns: block k, a
-        group of environments with one opponent, plays against the snapshot that is stored at ``index[k]``.
+        """Assigns opponents to a device's environments, and returns the changed runner state. Block k, a group of
+        environments with one opponent, then plays against the snapshot that is stored at ``index[k]``.
         """
         lengths = runner.episodes.episode_length
         opponents, acting = self._opponents.with_index(runner.opponents, runner.modules[OPPONENTS], lengths, index)
@@ -96,7 +96,7 @@ class League:
     # ----------------------------------------------------------------------------------------------------- iterations
 
     def start(self) -> None:
-        """Starts the league with one snapshot, of the present weights, and no games."""
+        """Resets the league and its counts of games, then stores the present weights as the first snapshot."""
         self._forget()
         self._add_snapshot()
 
@@ -135,8 +135,9 @@ class League:
         return rate is not None and enough and wins + 0.5 * draws >= rate * num_games
 
     def _recent_games(self) -> tuple[int, int, int]:
-        """Returns the numbers of wins, draws and losses in the latest training steps since the last snapshot was added:
-        in the fewest steps that have at least `min_games` games together, or in all steps if they have fewer games.
+        """Returns the policy's numbers of wins, draws and losses in the last n training steps, where n is the smallest
+        number with at least `min_games` games. If fewer games were played since the last snapshot was added, counts all
+        these games.
         """
         wins, draws, losses = np.sum([np.zeros(3, np.int64), *self._recent], axis=0).tolist()
         return wins, draws, losses
@@ -225,7 +226,8 @@ class League:
         return [self._record(number, total[number]) for number in range(self._num_added)]
 
     def games(self) -> GameResults:
-        """Returns the results of all games since the start of training, between each pair of players.
+        """Returns a `GameResults` with the wins and draws of each pair of players, in all games since the start of
+        training.
 
         Players are all snapshots, in their order, and the policy by its name. The policy learns while it plays: each
         game counts for the first snapshot that was added after it, or for the policy if no snapshot was added since.
@@ -312,7 +314,7 @@ class League:
 
     def _all_games(self) -> Iterator[tuple[int, int, np.ndarray]]:
         """Yields ``(n, k, counts)`` for all games since the start of training: `counts` has the policy's wins, draws
-        and losses against snapshot k in games that were played while the total number of snapshots added so far was n.
+        and losses against snapshot k. When these games were played, the league had added n snapshots in total.
         """
         for period, games in self._games.items():
             for number, own in games.items():
@@ -332,8 +334,8 @@ class League:
     # ---------------------------------------------------------------------------------------------------------- state
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the league's state for checkpoints, except the stored snapshots and the opponents of each group of
-        environments, which are in the environments' state.
+        """Returns the league's state for checkpoints, such as counts of games. The stored snapshots and the
+        environments' opponents are not included, because the environments' state contains them.
         """
         games = list(self._all_games())
         return {
@@ -377,6 +379,6 @@ class League:
 
 
 def _rate(wins: int, draws: int, losses: int) -> float:
-    """Points per game: 1 for a win, 0.5 for a draw; NaN without games."""
+    """Mean points per game: a win gives 1 point, a draw 0.5, a loss 0; NaN without games."""
     games = wins + draws + losses
     return (wins + 0.5 * draws) / games if games else float("nan")

@@ -121,11 +121,11 @@ class LearnerFeed(abc.ABC):
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Drops all train batches, and ends the background updates."""
+        """Drops all waiting train batches, and ends the background updates."""
 
     @abc.abstractmethod
     def on_their_way(self) -> Iterator[Batch]:
-        """Yields the train batches that wait for an update or are in a running one."""
+        """Yields the train batches whose updates are not finished: waiting batches, and batches of running updates."""
 
     def _put(self, batch: Batch) -> None:
         dropped = self.queue.put(batch)
@@ -267,8 +267,8 @@ class LearnerCalls(LearnerFeed):
         self._send()
 
     def _send(self) -> None:
-        """Sends waiting train batches to the learner actors until the limit of pending updates is reached. The actors
-        make updates from them.
+        """Sends waiting train batches to the learner actors, which make updates on these batches, until the limit of
+        pending updates is reached.
         """
         limit = min(self.max_pending, int(self._group.config.max_requests_in_flight_per_learner))
         while self._runs and len(self._updates.pending_refs()) < limit:

@@ -102,8 +102,9 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _described_env_runner(self) -> Any:
-        """Returns the EnvRunner whose connectors represent the connectors of all training EnvRunners in checkpoints. If
-        this EnvRunner may be in an actor, returns its description (`Component`) instead. None without EnvRunners.
+        """Returns one training EnvRunner, which represents all of them as a component of checkpoints. `HostDriver`,
+        whose EnvRunners may be actors, returns the EnvRunner's description (`Component`) instead. None without
+        EnvRunners.
         """
 
     def get_state(self) -> dict[str, Any]:
@@ -129,8 +130,8 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _own_state(self) -> dict[str, Any]:
-        """Part of the driver's state in checkpoints that belongs to no component, such as counters and unfinished
-        episodes, ``{name: value}``.
+        """Driver state for checkpoints that no component (such as learners or EnvRunners) saves, such as counters and
+        unfinished episodes, ``{name: value}``.
         """
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -157,9 +158,9 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
-        """Restores the EnvRunner states in `state` and the driver state `own` (results of `_sampling_state` and
-        `_own_state`). `state` may lack parts, and `own` may be None. `HostDriver` also sends the weights to the
-        EnvRunners.
+        """Restores the EnvRunners from `state`, a result of `_sampling_state`, and the driver's other values from
+        `own`, a result of `_own_state`. `state` may lack entries, and `own` may be None. `HostDriver` also sends the
+        weights to the EnvRunners.
         """
 
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:

@@ -206,8 +206,8 @@ class _OnHost(_ReplayMaker):
         return RecordedRows(self.config, forms, numbers, make_buffer=make_buffer, capacity=capacity, start=start)
 
     def _contents(self, module_id: str) -> dict[str, Any]:
-        """Returns the arguments of a buffer's constructor that describe the module's steps: spaces, whether infos are
-        stored, and the number of stacked frames.
+        """Returns constructor arguments of a replay buffer, ``{argument name: value}``, that describe one module's
+        steps: spaces, whether infos are stored, and the number of stacked frames.
         """
         observation_space, action_space = self.facts.spaces[module_id]
         return {

@@ -43,9 +43,9 @@ class Layout(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Plan of one exchange of members between D devices (`jax.lax.all_to_all`). The members of a block are rows of the
-    block's arrays. The plan has the rows that each device reads and sends, and the rows that the device overwrites with
-    received members.
+    """Plan of one exchange of members between D devices (`jax.lax.all_to_all`). Each member is a row of a block's
+    arrays. The plan contains the indices of the rows that each device sends, and of the rows that each device
+    overwrites with received members.
 
     Attributes:
         taken: Block -> int32 ``[D, R]``: row of the block to read into each of R rows of the exchange; V, the number of
@@ -102,8 +102,8 @@ class MemberMoves:
         num_members = self._layout.at_once
 
         def take(leaves: list[Any], rows: Any, index: Any) -> tuple[Any]:
-            """Copies the members in rows `index` of a block's arrays to the exchange buffer `rows`, which the devices
-            exchange afterwards. An index equal to V, the number of a device's rows in a block, copies nothing.
+            """Copies members, rows `index` of a block's arrays, to the exchange buffer `rows`, which the devices
+            exchange afterwards. For an index equal to V, the number of a device's rows in a block, copies nothing.
             """
             new = packing.pack([_bits(x).at[index].get(mode="clip") for x in leaves])[:2]
             is_taken = index < num_members
@@ -115,9 +115,9 @@ class MemberMoves:
         slots, is_stream = self._slots, self._is_stream
 
         def put(leaves: list[Any], rows: Any, index: Any, index_of_streams: Any) -> tuple[Any]:
-            """Copies members from the exchange buffer `rows`, after the exchange between devices, to rows `index` of a
-            block's arrays, and their random streams to rows `index_of_streams`. An index equal to V, the number of a
-            device's rows in a block, copies nothing.
+            """Copies members from the exchange buffer `rows`, which the devices have exchanged, to rows `index` of a
+            block's arrays, and the members' random streams to rows `index_of_streams`. For an index equal to V, the
+            number of a device's rows in a block, copies nothing.
             """
 
             def written(leaf: Any, slot: packing.Slot, into: Any) -> Any:
@@ -131,8 +131,8 @@ class MemberMoves:
         return put
 
     def _exchanging(self, axis_name: str | None) -> Callable[..., Any]:
-        """Creates the function by which devices exchange the members' packed arrays (`all_to_all`). Each device passes
-        a group of rows for every device, and gets a group of rows from every device.
+        """Creates the function that exchanges the members' packed arrays between devices (`all_to_all`). Each device
+        sends one group of rows to every device, and receives one group of rows from every device.
         """
 
         def exchange(rows: Any) -> tuple[Any]:

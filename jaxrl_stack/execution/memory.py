@@ -138,8 +138,9 @@ def batch_remedy(config: AlgorithmConfig) -> str:
 
 
 def least_memory(config: AlgorithmConfig) -> MemoryEstimate:
-    """Lower bound of the memory that a config needs, whatever its spaces and modules are: the memory of the rollout or
-    of the train batch, whichever is larger.
+    """Returns a lower bound of the memory that a config needs: the memory of the rollout or of the train batch,
+    whichever is larger. The bound holds for all spaces and modules, because only numbers of environments, steps and
+    rows determine it.
 
     This check of counts refuses excessive sizes before environments and actors are created. The actual memory is
     estimated after the training step's plan.
@@ -236,9 +237,10 @@ def require_device_memory(devices: Sequence[Device], whole: MemoryEstimate, reme
 
 
 def free_device_memory(devices: Sequence[Device]) -> int | None:
-    """Returns the free bytes on all devices for arrays that are divided equally: the least free memory of a device,
-    times the number of devices. All CPU devices of a process count as one device, because they share the host's memory.
-    Other processes are assumed to have as much free memory as this one. None if unknown.
+    """Returns the free device memory in bytes for arrays that are divided equally over all devices: the least free
+    memory of a device, times the number of devices. All CPU devices of a process count as one device, because they
+    share the host's memory. Other processes are assumed to have as much free memory as this one. Returns None if the
+    free memory is unknown.
     """
     places = devices[:1] if devices[0].platform == "cpu" else devices
     sizes = [size for size in map(available_memory, places) if size is not None]

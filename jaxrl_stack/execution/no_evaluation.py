@@ -1,5 +1,5 @@
-"""Actions of a policy that was trained on recorded data, for runs in which neither training nor evaluation has
-an environment.
+"""Computes actions of a policy that was trained on recorded data, if neither training nor evaluation has an
+environment.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _REMEDY = "Set environment(...), or evaluation(evaluation_config={'env': ...})."
 
 
 class NoEvaluation(Evaluation):
-    """Evaluation of a run without an environment: refuses to evaluate, but computes actions with connectors that are
-    built from the config's spaces.
+    """Replaces the evaluation in runs without an environment: `evaluate` raises ValueError, but `act` computes actions,
+    with connectors that are built from the config's spaces.
     """
 
     has_env = False

@@ -1,5 +1,5 @@
-"""Training step of DQN, SAC and their relatives: samples into a replay buffer, then updates on drawn transitions or
-sequences.
+"""Training step of DQN, SAC and their relatives: samples into a replay buffer, then makes updates on drawn transitions
+or sequences.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class OffPolicyStep(TrainingStep):
         return -(-config.num_steps_sampled_before_learning_starts // self._counted_per_env_step)
 
     def _make_replays(self, facts: Facts) -> None:
-        """Sets `replays`, the modules' replay buffers, and the attributes with sizes and memory of the buffers and of
-        drawn batches. Call it after `num_updates` was set.
+        """Creates the modules' replay buffers (`replays`), and sets the attributes with the sizes and memory of the
+        buffers and of drawn batches. Uses the attribute `num_updates`, which must be set before.
         """
         config, modules = self.config, facts.acting_modules
         self._restores_environments = facts.restores_environments
@@ -110,8 +110,8 @@ class OffPolicyStep(TrainingStep):
         self.batch_memory = drawn_memory(facts, self.forms, numbers)
 
     def _columns_of(self, facts: Facts, module_id: str) -> tuple[str, ...]:
-        """Returns the columns that the replay buffer stores in addition to a transition's columns, because the learner
-        declares that it reads them.
+        """Returns the additional columns that the replay buffer stores for a module: columns that the learner declares,
+        and that a transition does not have.
         """
         declared = facts.learner_group.declared_columns.get(module_id, ())
         return tuple(name for name in declared if name not in NAMES_OF_SAMPLES)

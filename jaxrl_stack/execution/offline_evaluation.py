@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class OfflineEvaluation:
-    """Evaluation of `Algorithm.evaluate_offline`, on recorded data.
+    """Evaluates the trained modules on recorded data; implements `Algorithm.evaluate_offline`.
 
     `start` creates its runners if the config has evaluations; otherwise the first use creates them.
 
@@ -119,9 +119,9 @@ class OfflineEvaluation:
         return [group.local_runner.run() for _ in range(int(self.config.offline_evaluation_duration))]
 
     def _runs_in_actors(self, group: OfflineEvaluationRunnerGroup, is_training: Callable[[], bool] | None) -> list[Any]:
-        """Requests ``offline_evaluation_duration`` evaluations per runner from the runners in actors, and returns their
-        reports. With ``offline_evaluation_duration="auto"``, requests evaluations until the concurrent training ends
-        (`is_training` returns False).
+        """Requests evaluations from the runner actors, ``offline_evaluation_duration`` times the number of runners in
+        total, and returns the actors' reports. With ``offline_evaluation_duration="auto"``, requests evaluations until
+        the concurrent training ends (`is_training` returns False).
         """
         timeout, duration = self.config.offline_evaluation_timeout_s, self.config.offline_evaluation_duration
         wanted = None if duration == "auto" else int(duration) * group.num_runners
@@ -146,7 +146,9 @@ class OfflineEvaluation:
         return found
 
     def _estimates(self) -> dict[str, dict[str, float]]:
-        """Estimates the present policy's return from all episodes of the data."""
+        """Estimates the present policy's return from all episodes of the recorded data, by each method in
+        ``off_policy_estimation_methods``.
+        """
         module_id = self._driver.module_map.module_id
         config = self.config.get_evaluation_config_object() or self.config
         if self._steps is None:

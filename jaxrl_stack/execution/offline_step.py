@@ -80,9 +80,9 @@ class OfflineStep(TrainingStep):
         return type(self.data).sample is not OfflineData.sample
 
     def _keeps_resident(self) -> bool:
-        """Whether the whole data set is stored on the devices, as the setting ``keep_resident`` says. If the setting is
-        None: whether the data fits, and no `prelearner_class` maps it again in every pass. False if a user's
-        ``OfflineData.sample`` returns the minibatches.
+        """Whether the devices store the whole data set; otherwise, the host streams it. ``keep_resident`` decides. If
+        ``keep_resident`` is None, the data must fit, and no `prelearner_class` may convert the rows again in every
+        pass. Always False if a user's ``OfflineData.sample`` returns the minibatches.
         """
         if self.samples_itself:
             return False
@@ -280,10 +280,10 @@ class OfflineStep(TrainingStep):
         return self._on_host
 
     def draw_rows(self) -> Experience:
-        """Draws a minibatch of recorded steps for computations without an update, such as losses of an evaluation. The
-        learner's module computes additional columns, such as value targets, by `prepare`, once for each chunk of data
-        in memory; after `prepare_anew`, the next draw computes the columns again. If a user's `OfflineData.sample`
-        returns the minibatch, the minibatch must contain the additional columns.
+        """Draws a minibatch of recorded steps for computations without an update, such as losses of an evaluation.
+        `prepare` computes additional columns, such as value targets, with the learner's module: once for each chunk of
+        data in memory, and again after `prepare_anew`. If a user's `OfflineData.sample` returns the minibatch, this
+        minibatch must already contain the additional columns.
 
         Raises:
             ValueError: If the data is on the devices.

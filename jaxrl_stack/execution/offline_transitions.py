@@ -1,4 +1,6 @@
-"""Training on recorded transitions (single steps with their next observations), for losses of Q-learning."""
+"""Training steps on recorded transitions (single steps with their next observations), for algorithms with Q-learning
+losses.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class OfflineTransitions(OfflineStep):
-    """Minibatches of single steps with rewards, next observations and flags of terminated episodes.
+    """Trains on minibatches of recorded transitions: single steps with rewards, next observations and flags of
+    terminated episodes.
 
     Truncated steps, and steps at which a recording was cut, have their recorded next observation, from which losses
     bootstrap.
@@ -42,7 +45,7 @@ class OfflineTransitions(OfflineStep):
 
 
 class WithClippedRewards(OfflineTransitions):
-    """Training step on recorded transitions that clips rewards as ``environment(clip_rewards=...)`` sets."""
+    """Trains on recorded transitions whose rewards are clipped, by the setting ``environment(clip_rewards=...)``."""
 
     columns = tuple(name for name in OfflineTransitions.columns if name != Columns.REWARDS)
     prepared_from = (Columns.REWARDS,)

@@ -1,4 +1,4 @@
-"""Training step of PPO and its relatives: samples, then updates on the samples."""
+"""Training step of PPO and its relatives: samples steps, then makes one update of several epochs on them."""
 
 from __future__ import annotations
 

@@ -55,7 +55,8 @@ class SampledUpdate(Generic[Sizes]):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Sizes, random streams and memory of a training step; `TrainingStep.plan` returns it.
+    """Result of `TrainingStep.plan`: sizes and random streams of a training step, and the memory of the step's batches
+    and stored data.
 
     Attributes:
         samples: Its samples, each kind of share once; () for a step without samples.

@@ -184,8 +184,8 @@ class PopulationDriver:
         )
 
     def restart(self, starts: Sequence[MemberStart]) -> None:
-        """Replaces all members by new members, which start with the configs and environment parameters `starts`,
-        without recompiling. At most `room` new members are possible.
+        """Replaces all members by new members, without recompiling. `starts` contains the config and environment
+        parameters of each new member, and has at most `room` entries.
         """
         assert len(starts) <= self.room
         self.num_members = len(starts)
@@ -721,8 +721,8 @@ def _repeated(own: Any, value: Any) -> Any:
 
 
 def _folded(own: Any, keys: Any) -> Any:
-    """Derives a new key for each of R members: folds random bits drawn from ``own[i]``, the member's present key, into
-    ``keys[i]``. Both arguments are arrays ``[R]``.
+    """Derives a new PRNG key for each of R members: draws random bits from the member's present key ``own[i]``, and
+    folds these bits into ``keys[i]``. Arguments and result are arrays of keys ``[R]``.
     """
     seeds = jax.vmap(jax.random.bits)(own.reshape(-1))
     return jax.vmap(jax.random.fold_in)(keys.reshape(-1), seeds).reshape(own.shape)

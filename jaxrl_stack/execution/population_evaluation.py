@@ -82,8 +82,8 @@ class PopulationEvaluation:
         )
 
     def _rollout(self, member: MemberStates) -> Any:
-        """Returns a member's rollout: the object that steps the evaluation environments. If evaluation uses the
-        training environment, the rollout has the member's environment parameters.
+        """Returns the object (rollout) that steps a member's evaluation environments. If evaluation uses the training
+        environment, this object has the member's environment parameters.
         """
         rollout = self._runner.rollout
         trained = self._driver.template.rollout
@@ -91,8 +91,9 @@ class PopulationEvaluation:
         return dataclasses.replace(rollout, env_params=member.env_params) if is_trained else rollout
 
     def _begun(self, member: MemberStates, key: Any) -> Any:
-        """Resets a member's evaluation environments. The env-to-module connectors start with the statistics of the
-        member's training; if training reads recorded data, with the statistics of the data.
+        """Returns the state in which a member's evaluation starts: environments after a reset, and env-to-module
+        connectors with the statistics of the member's training. If training reads recorded data, the connectors have
+        the statistics of this data.
         """
         known = member.runner.env_to_module if self._of_data is None else self._of_data
         return self._rollout(member).init(key, self._num_envs, env_to_module=known)

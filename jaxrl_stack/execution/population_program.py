@@ -1,4 +1,4 @@
-"""Compiled part of a population: the program of the on-device driver, for several members."""
+"""Compiled program of a population: runs the program of the on-device driver for several members together."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class MemberStates:
 
 @struct.dataclass
 class HandedOut:
-    """Metrics of a population's members, packed into one array with n numbers per member, so that one transfer brings
-    them to the host.
+    """Metrics of a population's members, packed into one uint32 array with n values per member, so that one transfer
+    brings all metrics to the host.
 
     Attributes:
         bits: uint32 ``[..., n]``: metrics, the window of episodes, whether a member is live, its number of updates.
@@ -55,7 +55,7 @@ class HandedOut:
     @classmethod
     def of(cls, metrics: Flat | None, window: Any, is_live: Any, num_updates: Any) -> HandedOut:
         """Packs the metrics of one member into a `HandedOut`. `window` has the statistics of the member's last
-        episodes, from `EpisodeWindow.packed`; `window` is () without environments.
+        episodes, from `EpisodeWindow.packed`; without environments, `window` is ().
         """
         metrics = Flat.of({}) if metrics is None else metrics
         numbers = jnp.stack([is_live.astype(jnp.uint32), num_updates.astype(jnp.uint32)])
@@ -79,8 +79,8 @@ class HandedOut:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class PopulationProgram:
-    """Runs one call (K training steps) of a `DeviceProgram`, the compiled program of the on-device driver, for V
-    members per device. Members are independent: no value is reduced over them.
+    """Runs one call (K training steps) of the on-device driver's program (`DeviceProgram`) for the V members of each
+    device. Members are independent: no sum or mean combines values of several members.
 
     Attributes:
         program: Program of one member.
@@ -120,8 +120,8 @@ class PopulationProgram:
         return self._newest_if_live(new, members), timesteps, handed_out
 
     def _newest_if_live(self, new: MemberStates, old: MemberStates) -> MemberStates:
-        """Returns the members' new states. Members that have diverged or stopped get their old learner and environment
-        states.
+        """Returns the members' states after a call of the program. Members that have diverged or stopped keep the
+        learner and environment states `old` from before the call.
         """
 
         def selected(new: Any, old: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Recorded steps with which a replay buffer starts."""
+"""Reads recorded steps as the initial contents of a replay buffer."""
 
 from __future__ import annotations
 

@@ -61,7 +61,9 @@ class Resident:
 
     @property
     def where(self) -> dict[str, Any]:
-        """Fields that `ResidentData.draw` changes, by name: read positions, counters, and prepared columns."""
+        """Values that `ResidentData.draw` changes, ``{field name: value}``: read positions, counters, and prepared
+        columns.
+        """
         return {name: getattr(self, name) for name in ("position", "passes", "num_draws", "until_pass", "prepared")}
 
 
@@ -154,8 +156,9 @@ class ResidentData:
         self.seed = config.root_seed
 
     def _parts(self, inputs: Sequence[Steps], numbers: range) -> list[list[Steps]]:
-        """Splits each data set into one part per device of all processes. Returns, for each device index in `numbers`,
-        the list of its parts, one per data set. If the data is not divided, every device gets all data sets.
+        """Returns, for each device index in `numbers`, the data that this device stores, one entry per data set. If the
+        data is divided, each data set has one part per device of all processes, and the entry is the device's part.
+        Otherwise, each device stores all data sets.
         """
         if not self.is_divided:
             return [list(inputs)] * len(numbers)
@@ -314,10 +317,9 @@ class ResidentData:
         return dataclasses.replace(kept, **place_sharded(saved, self._devices))
 
     def _remedy(self, num_devices: int, *, is_divided: bool) -> str:
-        """Returns the fix for an error message: settings that divide the data among `num_devices` devices if
-        `is_divided`, else settings that copy the data to each device. The data is divided if one copy exceeds
-        `max_resident_bytes`. CPU devices share memory: on them, the data is divided if the copies for all devices
-        together exceed `max_resident_bytes`.
+        """Returns the fix for an error message: number of devices and settings that divide the data if `is_divided`,
+        else settings that copy all data to each device. The data is divided if it exceeds `max_resident_bytes`. On CPU
+        devices, which share memory, the copies for all devices together are compared with this limit.
         """
         if is_divided and self.is_divided:
             return f"Use {num_devices} devices"

@@ -1,5 +1,5 @@
-"""Training step of IMPALA and APPO if sampling and learning alternate: samples, then updates several times on the
-samples.
+"""Training step of IMPALA and APPO if sampling and learning alternate: samples steps, then makes several updates on
+them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Notice about environments whose steps take most of the time of an iteration."""
+"""Prints a notice if environment steps take most of the time of an iteration."""
 
 from __future__ import annotations
 

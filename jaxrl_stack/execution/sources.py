@@ -129,8 +129,8 @@ class Replay(HasState, Protocol):
         ...
 
     def draw(self, kept: Any, state: TrainState, place: Any) -> tuple[Any, TrainState, dict[str, Drawn]]:
-        """Draws the next train batch of each module. On the host, modules without steps are left out; on the device,
-        their rows are masked.
+        """Draws the next train batch of each module. On the host, the result has no entry for a module without stored
+        steps; on the device, the rows of such a module's batch are masked.
 
         Args:
             kept, state, place: See `Source.draw`.
@@ -154,14 +154,15 @@ class Replay(HasState, Protocol):
         ...
 
     def look_at(self, kept: Any, what: DrawForm, number: int, seed: int) -> dict[str, Any]:
-        """Draws transitions or sequences from the replay buffer by a seed, without changing the buffer; returns columns
-        ``[number, ...]``. The reward of an n-step transition is the undiscounted sum of its steps' rewards.
+        """Draws transitions or sequences from the replay buffer, without changing the buffer; `seed` determines the
+        random choice. Returns columns ``[number, ...]``. The reward of an n-step transition is the undiscounted sum of
+        its steps' rewards.
         """
         ...
 
     def not_finite(self, kept: Any) -> dict[str, dict[str, np.ndarray]]:
-        """Marks steps in the replay buffer that contain NaN or infinity, ``{module_id: {column: bool [environments,
-        steps]}}``, newest step last; {} if steps are already checked when they are sampled.
+        """Finds stored steps that contain NaN or infinity. Returns ``{module_id: {column: bool [environments,
+        steps]}}``, True for these steps, newest step last; {} if steps are already checked when they are sampled.
         """
         ...
 

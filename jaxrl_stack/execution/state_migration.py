@@ -67,8 +67,8 @@ def check_mapping(driver: Driver, config: AlgorithmConfig) -> None:
 def state_for_modules(
     state: dict[str, Any], before: ModuleMap, after: ModuleMap, *, is_on_device: bool
 ) -> dict[str, Any]:
-    """Converts the saved state of a driver so that a driver with other modules can restore it. The caller has already
-    converted the learners' state in `state`.
+    """Converts the saved state of a driver so that a driver with other modules can restore it. Does not convert the
+    learners' state in `state`, which the caller has already converted.
 
     State of common modules, and state without module, is kept bit for bit. If agents get other modules, unfinished
     episodes of JAX environments are dropped, as are device replays of modules that now act for other agents.
@@ -89,8 +89,8 @@ def state_for_modules(
 
 
 def _replay_of_same(replay: dict[str, Any], before: ModuleMap, after: ModuleMap) -> dict[str, Any]:
-    """Selects the saved replay buffers of the modules that act for the same agents as before. A notice names the
-    modules whose buffers start empty.
+    """Returns the saved replay buffers of the modules that act for the same agents as before. Prints a notice that
+    names the modules whose buffers start empty.
     """
     same = {mid: own for mid, own in replay.items() if before.agents_of.get(mid) == after.agents_of.get(mid)}
     changed = sorted(mid for mid in replay.keys() - same.keys() if mid in after.agents_of)

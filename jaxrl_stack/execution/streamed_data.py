@@ -102,8 +102,8 @@ class StreamedInput:
 
     def _made(self, cursor: Cursor, num_pieces: int | None = None) -> Window:
         """Reads the window (chunk in memory) that starts at a cursor. The window has `num_pieces` pieces of the data
-        set. If `num_pieces` is None, the window ends with the piece that reaches `window_bytes`, or at the end of
-        the pass.
+        set. If `num_pieces` is None, adds pieces until the window has at least `window_bytes` bytes, or until the pass
+        ends.
         """
         order, at, num_bytes = self._order(cursor.passes), cursor.first, 0
         last = len(order) if num_pieces is None else at + num_pieces
@@ -242,7 +242,8 @@ class StreamedInput:
         return {**cursor, "offset": self.offset, "prepared": dict(self.prepared)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores a read position from a result of `get_state`, and loads the window (chunk in memory) there again.
+        """Restores a read position from a result of `get_state`. If the position is inside a window (chunk in memory),
+        loads this window again.
 
         Raises:
             ValueError: If the data has no such position.
@@ -268,8 +269,8 @@ class StreamedInput:
 
 
 class StreamedData:
-    """`Source` of minibatches from several streamed data sets, mixed by weight. The `kept` data of the training step is
-    None, because this object stores the chunks that are in memory.
+    """`Source` of minibatches that mix items of several streamed data sets, in proportion to weights. The source's
+    state (`kept`) is None, because this object stores the chunks that are in memory.
 
     Args:
         inputs: The inputs.
@@ -415,7 +416,9 @@ class OwnSamples:
         """Does nothing: the read position in the data belongs to the user's `OfflineData` object."""
 
     def prepare_anew(self) -> None:
-        """Does nothing: additional columns, such as value targets, come from the user's `OfflineData` object."""
+        """Does nothing, because the minibatches of the user's `OfflineData` object already contain the additional
+        columns, such as value targets.
+        """
 
     def stop(self) -> None:
         """Does nothing: this source starts no thread to read the data."""

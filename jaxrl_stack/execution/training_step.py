@@ -141,8 +141,8 @@ class Place(Protocol):
         ...
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Asks every idle EnvRunner to sample one share of the plan (T steps of each of the runner's environments, or
-        whole episodes), and returns immediately.
+        """Sends one request for a rollout to every EnvRunner actor below its limit of unfinished requests, and returns
+        immediately. A rollout has T steps of each of the actor's environments, or consists of whole episodes.
         """
         return state
 
@@ -164,8 +164,8 @@ class Place(Protocol):
         ...
 
     def count_env_steps(self, state: TrainState, number: int) -> TrainState:
-        """Adds `number` to the count of env steps, and returns the new state; for a training step that reads recorded
-        data instead of stepping environments.
+        """Adds `number` to the count of env steps, and returns the new state. Training steps that read recorded data
+        instead of stepping environments call this method.
         """
         ...
 
@@ -186,8 +186,8 @@ class Place(Protocol):
         return state
 
     def repeat(self, function: Callable[..., Any], state: TrainState, times: Any) -> tuple[TrainState, Any]:
-        """Calls a function ``state -> (state, metrics)`` `times` times, each time on the new state; returns the last
-        state and the last metrics.
+        """Calls `function`, ``state -> (state, metrics)``, `times` times, each call with the state that the previous
+        call returned. Returns the last state and the last metrics.
 
         Args:
             function: The function to call.
@@ -247,8 +247,8 @@ class AsynchronousPlace(Place, Protocol):
         ...
 
     def publish_weights(self, weights: Mapping[str, Any]) -> None:
-        """Sends `weights` to the runners: weights and number of updates, as
-        `core.learner.learner_actor.weights_for_runners` returns them.
+        """Sends `weights` to the runners. `weights` is a result of `core.learner.learner_actor.weights_for_runners`:
+        the modules' weights, and the learner's number of updates.
         """
         ...
 
@@ -357,9 +357,9 @@ class TrainingStep(abc.ABC):
         return None
 
     def env_to_module_state(self) -> dict[str, Any]:
-        """Returns the env-to-module connector states that the step has computed from recorded training data, such as
-        normalization statistics, ``{connector name: state}``. {} if the step samples environments: then the EnvRunners
-        have these states. Called after `plan`.
+        """Returns the env-to-module connector states, ``{connector name: state}``, that the step has computed from
+        recorded training data, such as normalization statistics. Returns {} if the step samples environments, because
+        the EnvRunners then have these states. Called after `plan`.
         """
         return {}
 
@@ -390,15 +390,15 @@ class TrainingStep(abc.ABC):
         self.change_settings(config)
 
     def drop_kept(self, driver: Driver) -> str:
-        """Replaces the step's stored data (replay buffer, position in a data set) by new data, for example after a
-        failed call of the program has destroyed it. Returns a description of the lost data, to be appended to the error
-        message; "" if no data was lost.
+        """Replaces the step's stored data (replay buffer, position in a data set) by new initial data, for example
+        after a failed call of the program has destroyed the stored data. Returns a description of the lost data, to be
+        appended to the error message; "" if no data was lost.
         """
         return ""
 
     def not_finite_in_kept(self) -> dict[str, dict[str, np.ndarray]]:
-        """Marks steps with NaN or infinity in the replay buffer on the device, for error messages; {} without such a
-        buffer.
+        """Finds steps with NaN or infinity in the replay buffer on the device, for error messages. Returns {} without
+        such a buffer.
 
         Returns:
             ``{module_id: {column: bool [environments, steps]}}``, the newest step last.
