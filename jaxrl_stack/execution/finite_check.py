@@ -56,8 +56,8 @@ class FiniteCheck:
     ) -> None:
         """Checks losses, gradient norms, returns and observations of one call of the driver's program. If one of these
         values is NaN or infinite, searches for the first NaN or infinite reward or observation, and raises an error
-        that names it. With ``check_nans=False``, logs a warning instead. If the search finds nothing, and only losses
-        or gradient norms are not finite, also logs only a warning.
+        that names it. With ``check_nans=False``, logs a warning instead. If only losses or gradient norms are not
+        finite, and the search finds nothing, logs a warning whatever ``check_nans`` is.
 
         Args:
             iteration: Number of the iteration, for the message.

@@ -203,8 +203,8 @@ class HostDriver(LocalDriver):
 
     @property
     def _samples_as_recorded(self) -> bool:
-        """Whether EnvRunners return the outputs of their connector pipelines unchanged. True if the EnvRunner class
-        inherits `HostEnvRunner.sample`, because an overridden ``sample()`` may change the outputs.
+        """Whether EnvRunners return the outputs of their connector pipelines unchanged: True if the EnvRunner class
+        is a subclass of `HostEnvRunner` that does not override ``sample()``. An override may change the outputs.
         """
         # The class that was given: in an actor, Ray has put functions of its own around the methods.
         runner_class = self.config.env_runner_cls or self.config.get_default_env_runner_class()

@@ -305,7 +305,7 @@ class HostPlace(AsynchronousPlace):
 
     def note_update(self, metrics: list[dict[str, Any]]) -> None:
         """Stores the results of one update, one dict for each learner. `learner_results` reports the results of the
-        last update, and the counters of trained steps, summed since its previous call.
+        last update, and the sums of the counters of trained steps over the updates of the iteration.
         """
         self._learned, self._learned_from_rows = metrics, False
         with self._trained_lock:
@@ -322,7 +322,7 @@ class HostPlace(AsynchronousPlace):
 
     def _can_learn_from(self, episodes: Sequence[SingleAgentEpisode]) -> bool:
         """Whether an update can use `episodes`: with several agents, True if the episodes contain a step of a trained
-        module; with a single agent, always True.
+        module (of any module if `policies_to_train` is a function); with a single agent, always True.
         """
         modules = self._config.policies_to_train
         trained = None if modules is None or callable(modules) else modules

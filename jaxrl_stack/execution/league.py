@@ -135,9 +135,9 @@ class League:
         return rate is not None and enough and wins + 0.5 * draws >= rate * num_games
 
     def _recent_games(self) -> tuple[int, int, int]:
-        """Returns the policy's numbers of wins, draws and losses in the last n training steps, where n is the smallest
-        number with at least `min_games` games. If fewer games were played since the last snapshot was added, counts all
-        these games.
+        """Returns the policy's numbers of wins, draws and losses in the latest training steps: in the fewest steps that
+        together have at least `min_games` games. If fewer games were played since the last snapshot was added, counts
+        all games since then.
         """
         wins, draws, losses = np.sum([np.zeros(3, np.int64), *self._recent], axis=0).tolist()
         return wins, draws, losses

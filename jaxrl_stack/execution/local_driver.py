@@ -158,9 +158,9 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
-        """Restores the EnvRunners from `state`, a result of `_sampling_state`, and the driver's other values from
-        `own`, a result of `_own_state`. `state` may lack entries, and `own` may be None. `HostDriver` also sends the
-        weights to the EnvRunners.
+        """Restores the EnvRunners from `state`, which contains the entries of `_sampling_state`, and the driver's other
+        values from `own`, which contains the entries of `_own_state`. `state` may lack entries, and `own` may be None.
+        `HostDriver` also sends the weights to the EnvRunners.
         """
 
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:

@@ -110,8 +110,8 @@ class OffPolicyStep(TrainingStep):
         self.batch_memory = drawn_memory(facts, self.forms, numbers)
 
     def _columns_of(self, facts: Facts, module_id: str) -> tuple[str, ...]:
-        """Returns the additional columns that the replay buffer stores for a module: columns that the learner declares,
-        and that a transition does not have.
+        """Returns the names of the additional columns that the replay buffer stores for a module: columns that losses,
+        modules and learner connectors declare in `columns_from_acting`, except columns that drawn items have anyway.
         """
         declared = facts.learner_group.declared_columns.get(module_id, ())
         return tuple(name for name in declared if name not in NAMES_OF_SAMPLES)

@@ -80,9 +80,10 @@ class OfflineStep(TrainingStep):
         return type(self.data).sample is not OfflineData.sample
 
     def _keeps_resident(self) -> bool:
-        """Whether the devices store the whole data set; otherwise, the host streams it. ``keep_resident`` decides. If
-        ``keep_resident`` is None, the data must fit, and no `prelearner_class` may convert the rows again in every
-        pass. Always False if a user's ``OfflineData.sample`` returns the minibatches.
+        """Whether the devices store the whole data set; otherwise, the host streams it. The setting ``keep_resident``
+        decides. If ``keep_resident`` is None, returns True if the data fits into memory (see `data_budget`), and no
+        `prelearner_class` converts the rows again in every pass. Always False if a user's ``OfflineData.sample``
+        returns the minibatches.
         """
         if self.samples_itself:
             return False

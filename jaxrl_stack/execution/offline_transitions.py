@@ -45,7 +45,7 @@ class OfflineTransitions(OfflineStep):
 
 
 class WithClippedRewards(OfflineTransitions):
-    """Trains on recorded transitions whose rewards are clipped, by the setting ``environment(clip_rewards=...)``."""
+    """Trains on recorded transitions, and clips their rewards as ``environment(clip_rewards=...)`` sets."""
 
     columns = tuple(name for name in OfflineTransitions.columns if name != Columns.REWARDS)
     prepared_from = (Columns.REWARDS,)

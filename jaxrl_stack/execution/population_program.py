@@ -80,7 +80,8 @@ class HandedOut:
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class PopulationProgram:
     """Runs one call (K training steps) of the on-device driver's program (`DeviceProgram`) for the V members of each
-    device. Members are independent: no sum or mean combines values of several members.
+    device. Members are independent: no reduction, such as a mean, combines values of several
+    members.
 
     Attributes:
         program: Program of one member.

@@ -317,9 +317,10 @@ class ResidentData:
         return dataclasses.replace(kept, **place_sharded(saved, self._devices))
 
     def _remedy(self, num_devices: int, *, is_divided: bool) -> str:
-        """Returns the fix for an error message: number of devices and settings that divide the data if `is_divided`,
-        else settings that copy all data to each device. The data is divided if it exceeds `max_resident_bytes`. On CPU
-        devices, which share memory, the copies for all devices together are compared with this limit.
+        """Returns the fix for an error message: if `is_divided`, settings that divide the data among `num_devices`
+        devices; otherwise, settings that copy all data to each device. The data is divided if one copy exceeds
+        `max_resident_bytes`. On CPU devices, which share memory, it is divided if the copies for all devices together
+        exceed this limit.
         """
         if is_divided and self.is_divided:
             return f"Use {num_devices} devices"

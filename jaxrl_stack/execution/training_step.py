@@ -247,8 +247,8 @@ class AsynchronousPlace(Place, Protocol):
         ...
 
     def publish_weights(self, weights: Mapping[str, Any]) -> None:
-        """Sends `weights` to the runners. `weights` is a result of `core.learner.learner_actor.weights_for_runners`:
-        the modules' weights, and the learner's number of updates.
+        """Sends `weights` to the runners. `weights` has the entries of a result of
+        `core.learner.learner_actor.weights_for_runners`: the modules' weights, and the learner's number of updates.
         """
         ...
 
