@@ -96,8 +96,8 @@ def _is_of_old_stack(module: str, name: str) -> bool:
 
 
 def _is_used(source: SourceCode, alias: ast.alias) -> bool:
-    """Whether a script uses an imported name outside of the branches of if statements and conditional expressions. Such
-    a use would fail if the migration replaced a name without a counterpart by None.
+    """Returns whether a script uses an imported name outside of the branches of if statements and conditional
+    expressions. If the migration replaced a name without a counterpart by None, such a use would fail.
     """
     name = alias.asname or alias.name
     uses = (node for node in ast.walk(source.tree) if isinstance(node, ast.Name) and node.id == name)
@@ -113,9 +113,9 @@ def _is_in_branch(source: SourceCode, node: ast.AST) -> bool:
 
 
 def _coming(source: SourceCode, node: ast.ImportFrom) -> dict[str, str]:
-    """Finds the imported names that need a to-do comment where the script uses them: names that can be imported but
-    whose use raises an error, and names of RLlib's old API stack for which `_is_used` is True. Returns
-    ``{name in the script: reason}``.
+    """Finds the imported names that need a to-do comment where the script uses them. These are names that can be
+    imported but raise an error when used, and names of RLlib's old API stack that the script uses outside of branches
+    (see `_is_used`). Returns ``{name in the script: reason}``.
     """
     module = str(node.module)
     old = [alias for alias in node.names if alias.name != "*" and _is_of_old_stack(module, alias.name)]
@@ -128,8 +128,8 @@ def _coming(source: SourceCode, node: ast.ImportFrom) -> dict[str, str]:
 
 
 def _place_of_use(source: SourceCode, node: ast.Name) -> ast.AST:
-    """Finds the code for a to-do comment about an unsupported name: the config method call that uses the name, or the
-    name itself.
+    """Finds the syntax tree node for a to-do comment about an unsupported name: the config method call that has the
+    name in its arguments, otherwise the name itself.
     """
     child, parent = node, source.parents[node]
     while isinstance(parent, ast.expr | ast.keyword) and not isinstance(parent, ast.Attribute):

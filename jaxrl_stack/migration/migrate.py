@@ -75,7 +75,7 @@ class Migration(NamedTuple):
 
 
 def _lines(text: str) -> list[str]:
-    """Splits a text into lines with their line ends, as `patch` does."""
+    """Splits a text into lines at newline characters only, as the program `patch` does; each line keeps its newline."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 

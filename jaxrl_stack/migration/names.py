@@ -31,7 +31,7 @@ class Target(NamedTuple):
 
 @functools.cache
 def table(section: str) -> dict[str, str]:
-    """Reads a section of ``names.json``, ``{RLlib's name: name in this package}``."""
+    """Reads a section of this package's file ``names.json``. Returns ``{RLlib's name: name in this package}``."""
     text = importlib.resources.files(__name__.rpartition(".")[0]).joinpath("names.json").read_text(encoding="utf-8")
     return json.loads(text)[section]
 
@@ -105,7 +105,8 @@ def _can_be_imported(module: str, name: str) -> bool:
 
 
 def _comes_later(module: str, name: str) -> str:
-    """Returns the message that an unsupported name of this package raises when it is used; empty for supported names.
+    """Returns the error message that an unsupported class of this package raises when it is used; "" for supported
+    names.
 
     Raises:
         ImportError: If the module or name does not exist.

@@ -53,8 +53,9 @@ def rewrite_settings(source: SourceCode) -> None:
 
 
 def _reduction(source: SourceCode, node: ast.Call) -> None:
-    """Rewrites the argument ``reduce`` of MetricsLogger calls as Ray 2.52 understands it: None becomes
-    ``"item_series"``, a smoothed mean becomes ``"ema"``.
+    """Renames values of the argument ``reduce`` of MetricsLogger calls to the values of Ray 2.52: None becomes
+    ``"item_series"`` (``"percentiles"`` if the call has the argument `percentiles`); "mean" becomes ``"ema"`` if the
+    call has `ema_coeff`.
     """
     given = {keyword.arg for keyword in node.keywords}
     for keyword in node.keywords:
@@ -71,8 +72,8 @@ def _is_local_mode(target: ast.AST) -> bool:
 
 
 def _is_config(node: ast.expr) -> bool:
-    """Whether an expression looks like an AlgorithmConfig: a call of a config method, a name that ends in "config" (in
-    any case), or a call of such a name, like ``PPOConfig()``.
+    """Whether an expression looks like an AlgorithmConfig: a call of a config method such as ``training()``, a name
+    that ends in "config" (upper or lower case), or a call of a class with such a name, like ``PPOConfig()``.
     """
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr in SECTIONS
@@ -157,8 +158,8 @@ def _read_batch_size(source: SourceCode, node: ast.Attribute) -> None:
 
 
 def _numbers_of_learners(source: SourceCode, call: ast.Call) -> list[tuple[ast.expr, bool]]:
-    """Finds the expressions that may set ``num_learners`` of the config whose method `call` calls. Returns each
-    expression with a flag: True if it is a keyword argument in the same statement as `call`.
+    """Finds the expressions in the script that may set ``num_learners`` for the config whose method is called in
+    `call`. Returns each expression with a flag: True if it is a keyword argument in the same statement as `call`.
 
     If the statement, such as a chain of config methods, sets ``num_learners``, returns only the expressions in the
     statement. Otherwise returns the expressions of the whole script.
@@ -178,8 +179,8 @@ def _numbers_of_learners(source: SourceCode, call: ast.Call) -> list[tuple[ast.e
 
 
 def _framework_of_model(source: SourceCode, node: ast.Call) -> None:
-    """Adds a to-do comment to ``encoder_config.build(framework="torch")``, because models of this package are built
-    with `rngs`.
+    """Adds a to-do comment to ``encoder_config.build(framework="torch")`` and similar calls: in this package, methods
+    that build models take `rngs` (random number generators).
     """
     names = {keyword.arg for keyword in node.keywords}
     values = [getattr(arg, "value", getattr(arg, "id", "")) for arg in node.args[:1]]

@@ -30,7 +30,7 @@ class Edit(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Task for the user: lines of the original script that need a to-do comment, and its text.
+    """Task for the user: the text of a to-do comment, and the lines of the original script that need the comment.
 
     Attributes:
         line: First line in the original script, from 1.
@@ -122,7 +122,9 @@ class SourceCode:
         return token.end
 
     def span(self, node: ast.AST, start: int, end: int) -> tuple[int, int]:
-        """Byte range of a syntax tree node, including the parentheses that enclose it between `start` and `end`."""
+        """Returns the byte range of a syntax tree node and of all parentheses directly around it that are between the
+        byte positions `start` and `end`.
+        """
         inner = (self.start(node), self.end(node))
         while True:
             left, right = self.before(inner[0]), self.after(inner[1])
@@ -140,8 +142,8 @@ class SourceCode:
             token = self.after(token.end)
 
     def append(self, end: int, text: str) -> None:
-        """Adds an argument or parameter after the existing ones, before the closing parenthesis at the position
-        `end`.
+        """Adds an argument to a call, or a parameter to a function, after the existing ones. `end` is the byte position
+        of the closing parenthesis.
         """
         last = self.before(end)
         self.insert(last.end, {"(": text, ",": f" {text},"}.get(last.text, f", {text}"))
@@ -169,7 +171,7 @@ class SourceCode:
         self.edits.append(Edit(start, end, text))
 
     def rename_attribute(self, node: ast.Attribute, name: str) -> None:
-        """Renames the last attribute of a chain such as ``a.b.c``."""
+        """Renames the last attribute in an expression of the script, such as ``c`` in ``a.b.c``."""
         end = self.end(node)
         self.replace_span(end - len(node.attr), end, name)
 
@@ -295,7 +297,7 @@ class SourceCode:
         return Edit(start, start, "" if "TODO(jaxrl):" in self._comments_above(line) else f"{comment}\n")
 
     def _comments_above(self, line: int) -> str:
-        """Lines directly above a line that contain only a comment."""
+        """Text of the comment lines directly above a line of the script."""
         first = line
         while first > 1 and self._line(first - 1).lstrip().startswith("#"):
             first -= 1

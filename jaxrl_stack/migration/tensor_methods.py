@@ -170,7 +170,9 @@ class TensorMethods:
         return dot if self.source.has_comment(end, dot) else end
 
     def _loses_comment(self, node: ast.Call, start: int, end: int) -> bool:
-        """Whether a rewrite would delete a comment; the call then gets a to-do comment instead."""
+        """Returns whether a comment is between the byte positions `start` and `end`, so that a rewrite would delete it.
+        If so, adds a to-do comment to the method call, which is then not rewritten.
+        """
         if not self.source.has_comment(start, end):
             return False
         self.source.to_do(node, f"`{getattr(node.func, 'attr', '')}` of a tensor has a comment in it.", _PAGE)
@@ -210,7 +212,9 @@ class TensorMethods:
         )
 
     def _is_place(self, part: ast.expr | ast.keyword) -> bool:
-        """Whether an argument of ``to()`` names a device, or is an option of the copy such as ``non_blocking``."""
+        """Whether an argument of ``x.to()`` can be deleted: it names a device, or is the option `non_blocking`, `copy`
+        or `memory_format`.
+        """
         if isinstance(part, ast.keyword):
             return part.arg in ("device", "non_blocking", "copy", "memory_format")
         if isinstance(part, ast.Constant | ast.JoinedStr):
@@ -356,7 +360,7 @@ def _is_bool(arguments: list[ast.expr]) -> bool:
 
 
 def is_axis(node: ast.expr) -> bool:
-    """Whether an argument looks like the index of an axis."""
+    """Whether an argument may be the index of an axis: a constant such as -1, or a name with "dim" or "axis" in it."""
     if isinstance(node, ast.UnaryOp):
         node = node.operand
     name = getattr(node, "attr", getattr(node, "id", "")).lower()

@@ -282,9 +282,9 @@ class Tensors:
     # ------------------------------------------------------------------------------------------------------ bindings
 
     def _bound_in(self, scope: Scope) -> Iterator[tuple[str, ast.expr | Kind]]:
-        """Yields ``(name, value or kind)`` for the names that a scope (function, class or module) binds: by
-        assignments, loops, ``with``, ``except``, imports, definitions or parameters; records its global and nonlocal
-        names.
+        """Yields ``(name, value or kind)`` for each name that a scope (function, class or module) binds by an
+        assignment, loop, ``with``, ``except``, import, definition or parameter. Also records the names that the scope
+        declares global or nonlocal.
         """
         if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             for arg in ast.walk(scope.args):

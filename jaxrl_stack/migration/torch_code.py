@@ -99,8 +99,8 @@ class TorchCode:
         self._add_imports()
 
     def full(self, node: ast.AST) -> str:
-        """Resolves a name in a script to its full PyTorch name, with ``torch.nn.functional`` for all its spellings; ""
-        for other names.
+        """Resolves an expression in a script, such as ``F.relu``, to the full PyTorch name, such as
+        ``torch.nn.functional.relu``. Returns "" for names outside of PyTorch.
         """
         name = self.bindings.resolve(node)
         return name if name.partition(".")[0] == "torch" else ""
@@ -253,7 +253,9 @@ class TorchCode:
         self.done.update(ast.walk(statement))
 
     def _has_others(self, statement: ast.stmt) -> bool:
-        """Whether the block of code that contains a statement has anything other than calls of ``torch.nn.init``."""
+        """Whether the block of code around a statement contains other code than calls of ``torch.nn.init``. If not, the
+        block needs a ``pass`` when these calls become comments.
+        """
         parent = self.source.parents[statement]
         blocks = (getattr(parent, name, []) for name in ("body", "orelse", "finalbody"))
         block = next(block for block in blocks if statement in block)
@@ -360,7 +362,9 @@ _ADVICE = (
 
 
 def _advice(full: str) -> tuple[str, str]:
-    """Returns advice on the replacement of a PyTorch name, and the documentation page about it."""
+    """Returns ``(message, page)`` for a to-do comment about a PyTorch name: the suggested replacement, and the address
+    of this package's documentation about it.
+    """
     for pattern, message, page in _ADVICE:
         if re.match(pattern, full):
             return f"`{full}`: {message}", page

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class LearnerAlone:
-    """Argument of `TrainingStep.plan` for an offline training step that builds minibatches for evaluating a loss. Takes
-    the place of `Facts`, which an Algorithm passes; has only the attributes that offline steps read.
+    """Learner, config, spaces and module map for an offline training step that only builds minibatches for evaluating a
+    loss. It is passed to `TrainingStep.plan` in place of `Facts`, the spaces, learners and runners of an Algorithm, and
+    has only the attributes that offline steps read.
 
     Attributes:
         config: Config of the rows.
@@ -99,8 +100,8 @@ class EvaluationRows:
         return rows if self._num_shards == 1 else rows.split(self._num_shards)[self._shard]
 
     def prepare_anew(self) -> None:
-        """Drops the derived columns, such as value targets, so that the next `draw` computes them again with the
-        learner's current module.
+        """Deletes the columns that were computed from the recorded steps, such as value targets. The next `draw`
+        computes them again with the learner's current module.
         """
         self._step.prepare_anew()
 

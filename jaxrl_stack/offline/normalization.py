@@ -115,8 +115,8 @@ def _check_numbers(obs: Any) -> None:
 
 
 def _batches(steps: Steps) -> Iterator[dict[str, Any]]:
-    """Yields batches of `_ROWS` recorded observations in the form that connectors take; the last batch is padded with
-    masked rows.
+    """Yields the observations of recorded steps in batches of `_ROWS` rows, ``{module_id: {column: [_ROWS, ...]}}``, as
+    input for connectors. The last batch is padded; the column `loss_mask` is False for padding rows.
     """
     for start in range(0, steps.num_rows, _ROWS):
         number = min(_ROWS, steps.num_rows - start)
@@ -127,8 +127,8 @@ def _batches(steps: Steps) -> Iterator[dict[str, Any]]:
 def _count_returns(
     statistics: running_statistics.RunningStatistics, before: jax.Array, steps: Steps, gamma: float
 ) -> tuple[running_statistics.RunningStatistics, jax.Array]:
-    """Updates running statistics with the discounted running return of every recorded step; also returns the last
-    running return.
+    """Updates running statistics with the discounted running return of every recorded step. Returns them, and the
+    running return after the last step, with which the next call continues.
     """
     rewards, is_final = steps.columns[Columns.REWARDS], steps.is_final
     for start in range(0, steps.num_rows, _ROWS):
@@ -157,5 +157,5 @@ def _count_some_returns(
 
 
 def _filled(x: np.ndarray, value: Any = 0) -> np.ndarray:
-    """Pads an array with `value` to `_ROWS` rows."""
+    """Appends rows with the number `value` to an array of fewer than `_ROWS` rows, until it has `_ROWS` rows."""
     return np.concatenate([x, np.full((_ROWS - len(x), *x.shape[1:]), value, x.dtype)]) if len(x) < _ROWS else x

@@ -49,7 +49,8 @@ class Piece(Protocol):
 
 
 class StepsInPieces(Protocol):
-    """Interface of a data set of recorded steps, in files or elsewhere, that is read part by part (row group or file).
+    """Interface of a data set of recorded steps, in files or elsewhere, that is read part by part. A part is a row
+    group or a file, for example.
 
     Attributes:
         pieces: All parts, in order.
@@ -116,8 +117,8 @@ class OfflineData:
         return self.config.prelearner_class is not None or is_ray_dataset(self.data)
 
     def open(self, columns: Sequence[str] | None = None) -> Any:
-        """Opens the data set of `offline_data(input_=...)`. Subclasses may return any object with the interface
-        `StepsInPieces`.
+        """Opens the data set of `offline_data(input_=...)`. A subclass may return any object with the interface
+        `StepsInPieces`: the parts of the data, sampling weights, and a method that reads one part.
 
         Args:
             columns: Columns to read, in addition to observations, actions, rewards and flags; None: all.
@@ -204,8 +205,8 @@ class OfflineData:
     # --------------------------------------------------------------------------------------------------------- reading
 
     def _pieces(self) -> Any:
-        """Returns the data set, wrapped in `RayData` if it is a Ray Dataset. Opens the data set again if `select` or
-        `adapt` has changed the columns or spaces to read.
+        """Returns the opened data set, wrapped in `RayData` if it is a Ray Dataset. If `select` changed the columns or
+        `adapt` changed the spaces since the last call, opens the data set again.
         """
         if self._is_stale:
             self._is_stale = False
@@ -217,12 +218,13 @@ class OfflineData:
 
     @property
     def num_steps(self) -> int | None:
-        """Total number of steps; None if it is unknown before reading."""
+        """Total number of recorded steps in the data set; None if it is unknown before reading."""
         counts = [piece.num_steps for piece in self._pieces().pieces]
         return None if self._maps_rows or None in counts else sum(counts)
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
-        """Estimates the bytes that the given columns of the whole data set will need in memory, from part of the data.
+        """Estimates the memory in bytes that the given columns of the whole data set will need. The estimate is
+        computed from a part of the data.
 
         None: not known without reading all.
         """
@@ -296,8 +298,8 @@ class OfflineData:
         return Steps(taken, steps.is_final, steps.episode, steps.t, steps.episode_ids)
 
     def _clipped(self, actions: np.ndarray, piece: Any) -> np.ndarray:
-        """Clips float actions to [-1, 1]. If some are outside, logs a notice, or raises ValueError with
-        ``environment(normalize_actions=False)``.
+        """Clips float actions to [-1, 1]. If any action is outside of this range, logs a notice; with
+        ``environment(normalize_actions=False)``, raises ValueError instead.
         """
         if actions.dtype.kind != "f":
             return actions
@@ -320,8 +322,8 @@ class OfflineData:
         return list(self._mapped(self._kept(piece), (None, None)).columns)
 
     def normalize(self, spaces: tuple[Any, Any]) -> None:
-        """Computes normalisation statistics from all recorded steps, if the config asks for them; data that is read
-        later is normalised.
+        """Computes normalisation statistics from all recorded steps, if the config sets normalisation. Later reads of
+        the data are then normalised.
 
         Args:
             spaces: The module's observation and action space.
@@ -360,9 +362,10 @@ class OfflineData:
         return self._materialized[piece]
 
     def _mapped(self, steps: Steps, spaces: tuple[Any, Any]) -> Steps:
-        """Converts recorded steps with the config's `prelearner_class` (a user-defined conversion of rows to episodes),
-        in batches of whole episode chunks with at least `input_read_batch_size` rows (None: all rows at once). Returns
-        the steps unchanged if no class is set, or if `RayData` has already converted the rows of a Ray Dataset.
+        """Converts recorded steps with the config's `prelearner_class`, a user-defined conversion of rows to episodes.
+        The class gets batches of complete episode chunks with at least `input_read_batch_size` rows (None: all rows at
+        once); the last batch may be smaller. Returns the steps unchanged if no class is set, or if `RayData` has
+        already converted the rows of a Ray Dataset.
         """
         prelearner_class = self.config.prelearner_class
         if prelearner_class is None or isinstance(self.data, RayData) or not steps.num_steps:
@@ -378,9 +381,10 @@ class OfflineData:
         return Steps.concatenated([prelearner.steps(rows_of(part, schema)) for part in _split(steps, rows)])
 
     def steps(self, columns: Sequence[str], spaces: tuple[Any, Any]) -> tuple[list[Steps], list[float]]:
-        """Reads all steps into memory. Returns ``(steps, weights)``: lists with one item for each weighted entry of the
-        setting `input_`, or with one item for all data without weights. If the config sets normalisation, the returned
-        steps are normalised with the statistics of all steps.
+        """Reads all steps into memory. Returns two lists ``(steps, weights)`` with one item for each weighted entry of
+        the setting `input_`: its steps, and the fraction of minibatches to draw from it. Without weights, each list has
+        one item for all data. If the config sets normalisation, the steps are normalised with the statistics of all
+        steps.
 
         Raises:
             ValueError: If an entry of `input_` has no steps; see also `read`.
@@ -404,7 +408,8 @@ class OfflineData:
         return whole, self.weights
 
     def recorded(self, columns: Sequence[str], optional: Sequence[str], spaces: tuple[Any, Any]) -> Steps:
-        """Reads all steps of all inputs into memory, as recorded, without normalisation.
+        """Reads all steps of all entries of the setting `input_` into memory. Converts them to the module's spaces,
+        without normalisation.
 
         Args:
             columns: See `read`.
@@ -425,9 +430,9 @@ class OfflineData:
     def _parts(self, number: int, spaces: tuple[Any, Any]) -> Iterator[tuple[Steps, Any]]:
         """Yields pairs ``(steps, source)`` that together contain all steps of one weighted entry of the setting
         `input_`, or of all data without weights. Error messages name `source`. For a `Dataset` without a
-        `prelearner_class`, `source` is the entry's path (without weights, all paths of `input_`), and the steps
-        are divided as in `Dataset.read_parts`. Otherwise, `source` is the part of the data set that contains the steps
-        (row group, file, or a whole Ray Dataset).
+        `prelearner_class`, the steps come from `Dataset.read_parts`, and `source` is the entry's path (without weights,
+        all paths). Otherwise `source` is the part of the data set that contains the steps: a row group, a file, or a
+        whole Ray Dataset.
         """
         data = self._pieces()
         if isinstance(data, Dataset) and self.config.prelearner_class is None:
@@ -498,8 +503,8 @@ RAY_DATA_ONLY = ("map_batches_kwargs", "iter_batches_kwargs", "input_read_method
 
 
 def _split(steps: Steps, num_rows: int) -> Iterator[Steps]:
-    """Splits recorded steps into groups of whole episode chunks with at least `num_rows` rows each, except for the last
-    group.
+    """Splits recorded steps into groups of complete episode chunks (consecutive steps of one episode). Each group
+    except the last has at least `num_rows` rows.
     """
     starts, first = steps.piece_starts(), 0
     while first < steps.num_rows:
@@ -513,8 +518,8 @@ def _name_of(piece: Any) -> str:
 
 
 def _other_shape(column: Any, space: Any) -> str:
-    """Returns a text about the shapes of a recorded column, such as "shape (4,)", if they differ from the space; else
-    "".
+    """Returns the shapes of a recorded column for an error message, such as "shape (4,)", if they differ from the
+    shapes of the space; otherwise returns "".
     """
     try:
         expected = [tuple(leaf.shape) for leaf in jax.tree.leaves(map_parts(lambda part: part, space))]

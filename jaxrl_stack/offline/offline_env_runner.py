@@ -107,7 +107,9 @@ class OfflineSingleAgentEnvRunner(SingleAgentEnvRunner):
 
 
 def host_runner_class(*, is_multi_agent: bool, records: bool) -> type[HostEnvRunner]:
-    """Returns the default EnvRunner class for host environments, if the config sets none."""
+    """Returns the default EnvRunner class for host environments (stepped in Python): multi-agent, single-agent, or
+    single-agent with recording to files.
+    """
     if is_multi_agent:
         return MultiAgentEnvRunner
     return OfflineSingleAgentEnvRunner if records else SingleAgentEnvRunner

@@ -86,8 +86,8 @@ class OfflinePolicyEvaluationRunner(OfflineEvaluationRunner):
         self._log_env_steps(number)
 
     def _recorded(self) -> tuple[dict[str, Any], RecordedEpisodes, np.ndarray]:
-        """Returns ``(columns, complete episodes, random order of the episodes)`` of the recorded data, which the first
-        call reads.
+        """Returns ``(columns, complete episodes, random order of the episodes)`` of the recorded data. The first call
+        reads the data; later calls return the same objects.
         """
         if self._episodes is None:
             steps = recorded_steps(self.config, self._spaces_of_modules()[self._module_map().module_id])
@@ -112,7 +112,8 @@ class OfflinePolicyEvaluationRunner(OfflineEvaluationRunner):
 
 
 def recorded_steps(config: Any, spaces: tuple[Any, Any]) -> Steps:
-    """Reads all recorded steps of a config's `input_`, with the recorded action probabilities.
+    """Reads all recorded steps of the config's setting `input_`, with the recorded probabilities or log-probabilities
+    of the actions, if the data contains them.
 
     Args:
         config: Config of evaluation.

@@ -35,8 +35,8 @@ _NO_OUTPUTS = {"dones", "agent_index", "type"}
 
 
 class OfflinePreLearner:
-    """Converts batches of rows to episodes. A subclass, set by `offline_data(prelearner_class=...)`, can change all
-    data.
+    """Converts batches of data set rows to episodes for training. A user-defined subclass, set by
+    `offline_data(prelearner_class=...)`, can change all data in the episodes.
 
     It does not run the learner connector pipeline, which runs with every update, where the weights are.
 
@@ -130,8 +130,8 @@ class OfflinePreLearner:
     def _map_sample_batch_to_episode(
         self, batch: Mapping[str, Any], to_numpy: bool = False, **kwargs: Any
     ) -> dict[str, list[Any]]:
-        """Converts a batch in which each row is one step of old SampleBatch data to episodes. Called if
-        `offline_data(input_read_sample_batches=True)` is set; otherwise `_map_to_episodes` is called.
+        """Converts a batch of old RLlib data (SampleBatch), one step per row, to episodes. It is called in place of
+        `_map_to_episodes` if `offline_data(input_read_sample_batches=True)` is set.
         """
         return self._map_to_episodes(batch, to_numpy=to_numpy, **kwargs)
 

@@ -51,7 +51,9 @@ def read_with_ray(config: AlgorithmConfig) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class WholePiece:
-    """Reference to a whole data set, whose size is unknown before reading."""
+    """The only part of a Ray Dataset, which is always read as a whole. The numbers of its rows and steps are unknown
+    before reading.
+    """
 
     num_rows: None = None
     num_steps: None = None
@@ -59,8 +61,8 @@ class WholePiece:
 
 
 class RayData:
-    """Adapter for a data set of Ray Data: converts its rows to steps with the config's prelearner; always read as a
-    whole.
+    """Reads a Ray Dataset as a whole, and converts its rows to steps with the config's `prelearner_class` (by default
+    `OfflinePreLearner`).
 
     Args:
         data: The Ray Dataset.

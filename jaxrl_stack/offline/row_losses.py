@@ -27,7 +27,7 @@ class Evaluate(Protocol):
 
 
 class RowLosses(NamedTuple):
-    """Losses on a batch of recorded steps, with the number of steps of each module.
+    """Losses of each module on a batch of recorded steps, and the numbers of steps over which they are means.
 
     Attributes:
         values: ``{module_id: {name: number}}``: the loss of each module, and what the loss logs.
@@ -57,7 +57,8 @@ def row_losses(source: RowSource, evaluate: Evaluate, *, seed: int, timesteps: i
 
 @dataclasses.dataclass(frozen=True)
 class IteratedRows:
-    """Batches of a user's iterator. Drops steps that cannot be divided evenly among the devices.
+    """Provides batches of recorded steps from a user's iterator. The last steps of each module in a batch are dropped
+    if the number of steps is not divisible by the number of devices.
 
     Attributes:
         iterator: Iterator of ``{module_id: {column: [N, ...]}}``.

@@ -14,7 +14,8 @@ ROWS_PER_CHUNK = 8192
 
 
 def map_rows(function: Callable[[Any], Any], rows: Any, *, size: int = 1) -> Any:
-    """Computes ``function(rows)`` of a batch: on CPU in chunks, one after the other; elsewhere all rows at once.
+    """Applies ``function(rows)`` to all rows of a batch. On CPU, the function is applied to chunks, one after the
+    other; on other devices to all rows at once.
 
     Intermediate values of a chunk are not stored for the gradient, because they would leave the cache: the gradient
     computes them again.
@@ -42,8 +43,8 @@ def map_rows(function: Callable[[Any], Any], rows: Any, *, size: int = 1) -> Any
 def mean_of_rows(
     function: Callable[[Any, Any], tuple[jax.Array, Any]], params: Any, rows: Any, *, size: int = 1
 ) -> tuple[jax.Array, Any]:
-    """Computes the means of ``function(params, rows)`` over a batch: on CPU in chunks, one after the other; elsewhere
-    all rows at once.
+    """Averages the results of ``function(params, rows)`` over the rows of a batch. On CPU, the function is applied to
+    chunks, one after the other; on other devices to all rows at once.
 
     If the result is differentiated, the gradient of a chunk is computed together with its loss, while the intermediate
     values are in the cache. This takes two thirds of the time of `map_rows`, which computes these values twice.
@@ -65,8 +66,8 @@ def mean_of_rows(
 
 def number_of_chunks(num_rows: int, size: int = 1) -> int:
     """Returns the smallest number of equal chunks of a batch with which a dense layer gets at most `ROWS_PER_CHUNK`
-    rows at once. If chunks of unequal sizes could be half as many or fewer, returns 1 (no split), because the equal
-    chunks would be small: a dense layer would get at most half of `ROWS_PER_CHUNK` rows at once.
+    rows at once. Returns 1 (no split) if chunks of unequal sizes could be half as many or fewer: a dense layer would
+    then get at most half of `ROWS_PER_CHUNK` rows per equal chunk.
 
     Args:
         num_rows: Rows in all.

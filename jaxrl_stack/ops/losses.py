@@ -72,7 +72,8 @@ def clamped_squared_error(
 
 
 def critic_metrics(statistics: RunningStatistics) -> dict[str, jax.Array]:
-    """Metrics of a value function: explained variance, and mean and standard deviation of its targets and its errors.
+    """Metrics of a value function: its explained variance, and mean and standard deviation of the value targets and of
+    the advantages (target minus prediction).
 
     Args:
         statistics: Statistics of rows ``[target, target - prediction]``.

@@ -30,7 +30,9 @@ class TrueRows(NamedTuple):
 
     @classmethod
     def of(cls, mask: jax.Array) -> TrueRows:
-        """Builds the index of a boolean mask, bool ``[N]``, in which `rows` searches for True values."""
+        """Builds the search index of a boolean mask ``[N]``: counts of True values, with which `rows` finds the row of
+        the k-th True value.
+        """
         size = 1 if mask.size <= _COUNTED_AT_ONCE else 1 << math.isqrt(mask.size).bit_length()
         blocks = jnp.pad(mask, (0, -mask.size % size)).reshape(-1, size)
         return cls(blocks, jnp.cumsum(jnp.sum(blocks, axis=1, dtype=jnp.int32)), mask.size)
@@ -63,8 +65,8 @@ class TrueRows(NamedTuple):
 
 
 def valid_first(mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Finds the rows of the True values in each column of a mask ``[T, ...]``, in ascending order. Both results
-    have T entries per column; unused entries at the end are marked as invalid.
+    """Finds the rows of the True values in each column of a mask ``[T, ...]``, in ascending order. Returns ``(rows,
+    is_valid)``, each with T entries per column; `is_valid` is False for the unused entries after the last True value.
 
     Args:
         mask: bool ``[T, ...]``.

@@ -136,8 +136,8 @@ def doubly_robust(
 
 
 def weighted(log_weights: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Terms of the two sums in a weighted mean over E episodes, ``sum_i w_i v_i / sum_i w_i``, scaled so that none
-    overflows.
+    """Returns ``w_i v_i`` and ``w_i`` for a weighted mean over E episodes, ``sum_i w_i v_i / sum_i w_i``, with episode
+    weights w and values v. The weights are scaled so that the largest is 1 and no product overflows.
 
     Args:
         log_weights, values: float32 ``[E]``.
@@ -174,8 +174,8 @@ def effective_sample_size(log_weights: jax.Array) -> jax.Array:
 def bootstrap_ratios(
     key: jax.Array, numerators: jax.Array, denominators: jax.Array, *, num_resamples: int
 ) -> jax.Array:
-    """Bootstrap of ratios: draws episodes with replacement many times, and computes ``sum_i x_i / sum_i y_i`` of each
-    draw (Efron, 1979).
+    """Bootstrap of ratios (Efron, 1979): draws E of the E episodes with replacement, `num_resamples` times, and divides
+    the sum of the drawn numerators by the sum of the drawn denominators.
 
     Args:
         key: Random key.

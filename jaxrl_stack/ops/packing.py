@@ -31,9 +31,9 @@ class Slot:
     is_packed: bool
 
     def read(self, matrix: Any, loose: Any) -> Any:
-        """Returns the array of this slot, ``[..., *shape]``: columns of the packed matrix ``[..., width]``, or one of
-        the arrays that were not packed (`loose`). `matrix` and `loose` are arrays of NumPy (the result is a view if
-        possible) or JAX.
+        """Returns the array stored at this slot, ``[..., *shape]``. It is read from columns of the packed `matrix`
+        ``[..., width]``, or it is an entry of `loose`, the arrays that `pack` did not pack. Both contain NumPy arrays
+        (the result is then a view if possible) or JAX arrays.
         """
         if not self.is_packed:
             return loose[self.start]
@@ -84,8 +84,8 @@ def slots_of(leaves: Sequence[Any], lead: int = 1, *, flags: bool = True) -> lis
 
 
 def bits(leaf: jax.Array, lead: int) -> jax.Array:
-    """Converts an array ``[*lead, ...]`` of 32-bit numbers or bools to n columns of a packed matrix, uint32 ``[*lead,
-    n]``.
+    """Converts an array ``[*lead, ...]`` of 32-bit numbers or bools to columns of a packed matrix, uint32 ``[*lead,
+    n]``. Here n is the product of the other axes, and `lead` the number of leading axes.
     """
     is_flag = leaf.dtype == jnp.bool_
     words = leaf.astype(jnp.uint32) if is_flag else jax.lax.bitcast_convert_type(leaf, jnp.uint32)

@@ -161,7 +161,8 @@ def _mean_over_actions(advantages: jax.Array, mask: jax.Array | None, axis: int)
 def next_actions(
     target_q_next: jax.Array, online_q_next: jax.Array | None = None, action_mask: jax.Array | None = None
 ) -> jax.Array:
-    """Greedy next action, whose target Q-value is the bootstrap value of a transition.
+    """Greedy action in the next state of each transition, int32 ``[N]``. The bootstrap value is the target network's
+    Q-value of this action.
 
     Args:
         target_q_next: Float ``[N, A]``, Q-values of the next state under the target network.
@@ -320,8 +321,8 @@ def expected_q(logits: jax.Array, atoms: jax.Array) -> jax.Array:
 
 
 def project_onto_support(returns: jax.Array, probs: jax.Array, atoms: jax.Array) -> jax.Array:
-    """Projects a distribution onto the support: moves probability mass at any return to the two nearest atoms
-    (Bellemare et al., 2017, equation 7).
+    """Projects distributions of returns onto fixed, equally spaced atoms: distributes the probability mass at each
+    return over the two nearest atoms (Bellemare et al., 2017, equation 7).
 
     ``m_i = sum_j [1 - |clip(returns_j, v_min, v_max) - z_i| / dz]_0^1 p_j``. Mass beyond an end goes to that end;
     otherwise the mean stays the same.
@@ -428,7 +429,8 @@ def soft_update(online: Any, target: Any, tau: jax.Array | float) -> Any:
 
 
 def target_update_due(num_steps: Any, last_update: Any, target_network_update_freq: jax.Array | int) -> jax.Array:
-    """True if at least ``target_network_update_freq`` steps were sampled since the last update of the target networks.
+    """True if at least ``target_network_update_freq`` environment steps were sampled since the last update of the
+    target networks.
 
     Exact at any age of a run: the counters are subtracted as integers.
 

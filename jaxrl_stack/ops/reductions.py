@@ -84,7 +84,7 @@ class Flat:
         return jax.tree.unflatten(treedef, out)
 
     def tree(self) -> Any:
-        """Restores the pytree whose leaves the vector contains."""
+        """Restores the pytree from `vector`."""
         return self.unravel(self.vector)
 
 

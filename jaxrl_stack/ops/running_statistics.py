@@ -107,8 +107,8 @@ def on_finite_rows(
     batch: jax.Array,
     mask: jax.Array | None = None,
 ) -> RunningStatistics:
-    """Computes statistics of finite rows: calls ``function(batch, mask)`` with a mask that excludes rows with NaN or
-    infinity.
+    """Computes running statistics without rows that contain NaN or infinity: calls ``function(batch, mask)`` with a
+    mask that excludes these rows.
 
     One of them would make every later mean NaN. Where all rows are finite, `function` gets `mask` itself.
 

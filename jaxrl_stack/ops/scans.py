@@ -21,8 +21,8 @@ _IS_AHEAD = contextvars.ContextVar("is traced for scan_ahead", default=False)
 
 
 def is_computed_ahead() -> bool:
-    """Whether JAX is tracing the body of a `scan_ahead`. Before its loop, `scan_ahead` computes the values that depend
-    only on its inputs `xs`.
+    """Whether JAX is tracing the body of a `scan_ahead`. In this body, values that depend only on the inputs `xs` can
+    be computed before the loop, for all steps at once.
     """
     return _IS_AHEAD.get()
 
@@ -105,7 +105,7 @@ class _Split(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes per loop step of the values `handed_over` that the loop reads: parts of `xs`, and results computed
+        """Size in bytes of `handed_over` for one step of the loop: inputs of the scan (`xs`), and results computed
         before the loop.
         """
         avals: list[Any] = [x.aval for x in self.handed_over]
@@ -113,7 +113,9 @@ class _Split(NamedTuple):
 
 
 def _part(program: Jaxpr, takes: Sequence[Any], equations: Sequence[Any], gives: Sequence[Any]) -> Jaxpr:
-    """Builds a traced program (jaxpr) from some equations of another one, with the given inputs and outputs."""
+    """Builds a traced program (jaxpr) from some equations of `program`, with the inputs `takes` and the outputs
+    `gives`. `scan_ahead` splits a loop body into two such programs: one for before the loop, one for each step.
+    """
     return program.replace(constvars=[], invars=list(takes), eqns=list(equations), outvars=list(gives))
 
 

@@ -40,8 +40,8 @@ class CriticRows(NamedTuple):
 
 
 def minimum(q: jax.Array, q_twin: jax.Array | None) -> jax.Array:
-    """Returns the lower of two critics' Q-values (Fujimoto et al., 2018, equation 10); with one critic, its
-    Q-values.
+    """Returns the elementwise minimum of two critics' Q-values (Fujimoto et al., 2018, equation 10); with one critic
+    (`q_twin` is None), its Q-values.
     """
     return q if q_twin is None else jnp.minimum(q, q_twin)
 
@@ -165,7 +165,8 @@ def box_target_entropy(action_shape: tuple[int, ...]) -> float:
 
 
 def discrete_target_entropy(num_actions: int, ratio: float | None = None) -> float:
-    """Target entropy of a categorical policy, in nats: `ratio` times the highest possible entropy; -1 without `ratio`.
+    """Target entropy of a categorical policy, in nats: `ratio` times the highest possible entropy ``log(num_actions)``;
+    -1 if `ratio` is None.
 
     Args:
         num_actions: Number of actions.

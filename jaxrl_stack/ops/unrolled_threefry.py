@@ -20,8 +20,8 @@ _PARITY = 0x1BD11BDA
 
 
 def wrap_key_data(bits: jax.Array) -> jax.Array:
-    """Creates a key as ``jax.random.wrap_key_data`` does for the default kind, uint32 ``[2]``, but with unrolled
-    rounds.
+    """Creates a PRNG key from uint32 ``[2]``, as ``jax.random.wrap_key_data`` does for JAX's default kind of key, but
+    with an unrolled generator.
 
     Any function of ``jax.random`` takes the key and returns what it would return for a default one.
     """
@@ -29,7 +29,9 @@ def wrap_key_data(bits: jax.Array) -> jax.Array:
 
 
 def unrolled(key: jax.Array) -> jax.Array:
-    """Converts a PRNG key of the default kind to a key with unrolled rounds; returns other keys unchanged."""
+    """Converts a PRNG key of JAX's default kind, "threefry2x32", to a key with an unrolled generator, which gives the
+    same random numbers. Returns keys of other kinds unchanged.
+    """
     return wrap_key_data(jax.random.key_data(key)) if jax.random.key_impl(key) == "threefry2x32" else key
 
 

@@ -86,8 +86,8 @@ def vtrace(
 
 
 def _backward(carry: Any, row: Any) -> tuple[Any, Any]:
-    """One step of the backward scan of `vtrace`, at time t; the carry is ``v_{t+1} - V(x_{t+1})`` and
-    ``V(x_{t+1})``.
+    """Computes one step of the backward scan of `vtrace`, at time t. The carry before this step is ``v_{t+1} -
+    V(x_{t+1})`` and ``V(x_{t+1})``; the outputs are ``v_t - V(x_t)`` and the advantage.
     """
     correction, next_value = carry
     rho, c, pg_rho, reward, value, discount, is_truncated, is_end, truncation_value, valid = row

@@ -82,7 +82,8 @@ def two_hot_rows(logits: jax.Array, values: jax.Array, atoms: jax.Array) -> jax.
 
 
 def unimix(logits: jax.Array, share: float = 0.01) -> jax.Array:
-    """Computes the categorical probabilities of logits, and mixes them with a uniform distribution.
+    """Computes categorical probabilities from logits: a mixture of their softmax and a uniform distribution, which has
+    the weight `share`.
 
     ``(1 - share) softmax(logits) + share / K``: none is ever below ``share / K``, so that divergences and their
     gradients stay bounded (section "Unimix categoricals" of the paper).
@@ -95,8 +96,9 @@ def unimix(logits: jax.Array, share: float = 0.01) -> jax.Array:
 
 
 def _softmax(logits: jax.Array) -> jax.Array:
-    """Computes ``jax.nn.softmax``. For few classes it reduces one class after the other, in a quarter of the time on
-    CPU, where reductions of a short last axis are loops over single numbers.
+    """Computes ``jax.nn.softmax`` over the last axis. For few classes, maximum and sum are computed by elementwise
+    operations between the classes. On CPU this takes a quarter of the time, because reductions of a short last axis are
+    loops over single numbers there.
     """
     if logits.shape[-1] > _FEW_CLASSES:
         return jax.nn.softmax(logits)
@@ -196,7 +198,8 @@ def imagined_weights(continues: jax.Array, gamma: jax.Array | float) -> jax.Arra
 
 
 class ReturnRange(NamedTuple):
-    """Moving averages of two percentiles of returns, which scale advantages; state of `update_range`.
+    """Moving averages of a lower and an upper percentile of returns. The difference of the averages scales advantages;
+    `update_range` updates the averages.
 
     Attributes:
         low: float32, average of the lower percentile.

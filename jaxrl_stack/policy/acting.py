@@ -60,8 +60,8 @@ FIELDS = {COMPONENT_ENV_TO_MODULE_CONNECTOR: "env_to_module", COMPONENT_MODULE_T
 
 
 class PolicyProgram:
-    """Compiled programs of a policy, with its static parts (module, pipelines). Policies that differ only in arrays
-    share one object.
+    """Compiled functions of a policy, together with its module's structure and its connector pipelines. Policies that
+    differ only in arrays, such as weights, share one `PolicyProgram`.
 
     Args:
         pure: The MultiRLModule, split into its structure and its arrays.
@@ -110,8 +110,9 @@ class PolicyProgram:
         )
 
     def pipelines(self, arrays: PolicyArrays) -> list[tuple[str, Any, Any]]:
-        """Returns ``(component name, pipeline, state of the compiled connectors)`` for the env-to-module and the
-        module-to-env pipeline.
+        """Returns ``(component name, pipeline, state)`` for the env-to-module and the module-to-env pipeline. The
+        component name is RLlib's, such as "env_to_module_connector"; `state` is the state of the pipeline's compiled
+        connectors.
         """
         return [(name, getattr(self, field), getattr(arrays, field)) for name, field in FIELDS.items()]
 
@@ -155,7 +156,9 @@ class PolicyProgram:
         return [jax.tree_util.keystr(path, simple=True, separator="/") for (path, _), is_read in named if not is_read]
 
     def _arguments(self, arrays: PolicyArrays, num_envs: int) -> tuple[Any, Any]:
-        """Returns the shapes and dtypes of the policy's state and observations for `num_envs` environments."""
+        """Returns the shapes and dtypes of the policy state and the observations with which a policy step is traced,
+        for `num_envs` environments.
+        """
         connectors = (arrays.env_to_module, arrays.module_to_env)
         state = jax.eval_shape(lambda: self._initial_state(connectors, num_envs=num_envs))
         return state, shape_dtype_struct(self.env_to_module.input_observation_space, (num_envs,))
@@ -168,8 +171,8 @@ class PolicyProgram:
     # ---------------------------------------------------------------------------------------------------- traced
 
     def _outcome(self, arrays: PolicyArrays, explore: bool, state: PolicyState, observations: Any) -> tuple[Any, ...]:
-        """Computes module outputs, actions and the next state of one policy step, with zero rewards, no resets and a
-        fixed PRNG key.
+        """Computes module outputs, actions and the next state of one policy step, for a trace that shows which
+        observations the step reads. Rewards are zero, no environment is reset, and the PRNG key is fixed.
         """
         number = state.num_envs
         given = (np.zeros(number, np.float32), np.zeros(number, bool), jax.random.key(0), np.uint32(0))
@@ -182,8 +185,9 @@ class PolicyProgram:
     def traced(
         self, arrays: PolicyArrays, state: PolicyState, columns, prev_rewards, reset, key, count, *, explore: bool
     ):
-        """Computes one step of the policy and returns ``(actions, state, outputs, inputs)``. If the env-to-module
-        pipeline has both host and pure connectors, `inputs` are the observations for the module, else None.
+        """Computes one step of the policy and returns ``(actions, state, outputs, inputs)``. `outputs` are the
+        step's outputs other than the actions. `inputs` are the observations that the module got; they are None unless
+        the env-to-module pipeline has both host connectors and pure (compiled) connectors.
         """
         step = self.step
         values = {mid: {**own, **self.fixed.get(mid, {})} for mid, own in arrays.settings.items()}
@@ -204,7 +208,9 @@ class PolicyProgram:
         return actions, state, outputs, inputs
 
     def _check_exploration_settings(self, values: Mapping[str, Mapping[str, Any]]) -> None:
-        """Raises ValueError if the policy lacks settings with which its module explores."""
+        """Raises ValueError if the policy's settings lack a value that the module needs to explore (see the module's
+        `exploration_settings`).
+        """
         mid, module = self.step.module_id, self.step.pure.template[self.step.module_id]
         missing = [name for name in module.exploration_settings if name not in values.get(mid, {})]
         if missing:
@@ -216,9 +222,9 @@ class PolicyProgram:
 
 
 class EpisodeTracker:
-    """Unfinished episodes of a policy with host connectors (RLlib's ``__call__``), which may read and change the
-    episodes. Each `EpisodeTracker` is used for one policy step only: the step changes the episodes in place. The
-    policy state that the step returns contains a new `EpisodeTracker`.
+    """Stores the unfinished episodes of a policy with host connectors: RLlib connectors with ``__call__``, which may
+    read and change the episodes. A policy step changes the episodes in place, so each `EpisodeTracker` is valid for one
+    step only. The policy state that the step returns contains a new one.
 
     Args:
         running: Unfinished episodes, one per environment.
