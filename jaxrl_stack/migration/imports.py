@@ -97,7 +97,7 @@ def _is_of_old_stack(module: str, name: str) -> bool:
 
 def _is_used(source: SourceCode, alias: ast.alias) -> bool:
     """Returns whether a script uses an imported name outside of the branches of if statements and conditional
-    expressions. If the migration replaced a name without a counterpart by None, such a use would fail.
+    expressions. If the migration replaced a name without a counterpart by None, such a use could fail.
     """
     name = alias.asname or alias.name
     uses = (node for node in ast.walk(source.tree) if isinstance(node, ast.Name) and node.id == name)

@@ -112,7 +112,9 @@ class ItemAssignments:
         )
 
     def _is_in_module(self, scope: ast.AST) -> bool:
-        """Whether a function is a method of a class with a base class named ``*Module``, ``*RLM`` or ``*Learner``."""
+        """Whether a function is a method of a module or a learner: a class with a base class named ``*Module``,
+        ``*RLM`` or ``*Learner``.
+        """
         owner = self.source.parents.get(scope)
         bases = owner.bases if isinstance(owner, ast.ClassDef) else []
         names = [self.bindings.resolve(base) or getattr(base, "id", "") for base in bases]

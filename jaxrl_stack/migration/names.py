@@ -31,7 +31,7 @@ class Target(NamedTuple):
 
 @functools.cache
 def table(section: str) -> dict[str, str]:
-    """Reads a section of this package's file ``names.json``. Returns ``{RLlib's name: name in this package}``."""
+    """Reads a section of ``names.json`` in this folder. Returns ``{name of RLlib or PyTorch: replacement}``."""
     text = importlib.resources.files(__name__.rpartition(".")[0]).joinpath("names.json").read_text(encoding="utf-8")
     return json.loads(text)[section]
 

@@ -53,9 +53,9 @@ def rewrite_settings(source: SourceCode) -> None:
 
 
 def _reduction(source: SourceCode, node: ast.Call) -> None:
-    """Renames values of the argument ``reduce`` of MetricsLogger calls to the values of Ray 2.52: None becomes
-    ``"item_series"`` (``"percentiles"`` if the call has the argument `percentiles`); "mean" becomes ``"ema"`` if the
-    call has `ema_coeff`.
+    """Rewrites the argument ``reduce`` of MetricsLogger calls as Ray 2.52 understands it. None becomes
+    ``"item_series"``, or ``"percentiles"`` if the call has the argument `percentiles`. ``"mean"`` becomes ``"ema"`` if
+    the call has the argument `ema_coeff`.
     """
     given = {keyword.arg for keyword in node.keywords}
     for keyword in node.keywords:

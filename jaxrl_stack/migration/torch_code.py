@@ -253,8 +253,8 @@ class TorchCode:
         self.done.update(ast.walk(statement))
 
     def _has_others(self, statement: ast.stmt) -> bool:
-        """Whether the block of code around a statement contains other code than calls of ``torch.nn.init``. If not, the
-        block needs a ``pass`` when these calls become comments.
+        """Whether the block of code around a statement contains anything other than calls of ``torch.nn.init``. If not,
+        the block needs a ``pass`` when these calls become comments.
         """
         parent = self.source.parents[statement]
         blocks = (getattr(parent, name, []) for name in ("body", "orelse", "finalbody"))

@@ -127,8 +127,8 @@ def _batches(steps: Steps) -> Iterator[dict[str, Any]]:
 def _count_returns(
     statistics: running_statistics.RunningStatistics, before: jax.Array, steps: Steps, gamma: float
 ) -> tuple[running_statistics.RunningStatistics, jax.Array]:
-    """Updates running statistics with the discounted running return of every recorded step. Returns them, and the
-    running return after the last step, with which the next call continues.
+    """Updates running statistics with the discounted running return of every recorded step. Returns the statistics,
+    and the running return after the last row, with which the next call continues.
     """
     rewards, is_final = steps.columns[Columns.REWARDS], steps.is_final
     for start in range(0, steps.num_rows, _ROWS):
@@ -157,5 +157,5 @@ def _count_some_returns(
 
 
 def _filled(x: np.ndarray, value: Any = 0) -> np.ndarray:
-    """Appends rows with the number `value` to an array of fewer than `_ROWS` rows, until it has `_ROWS` rows."""
+    """Appends rows filled with `value` to an array, until the array has `_ROWS` rows."""
     return np.concatenate([x, np.full((_ROWS - len(x), *x.shape[1:]), value, x.dtype)]) if len(x) < _ROWS else x

@@ -298,8 +298,8 @@ class OfflineData:
         return Steps(taken, steps.is_final, steps.episode, steps.t, steps.episode_ids)
 
     def _clipped(self, actions: np.ndarray, piece: Any) -> np.ndarray:
-        """Clips float actions to [-1, 1]. If any action is outside of this range, logs a notice; with
-        ``environment(normalize_actions=False)``, raises ValueError instead.
+        """Clips float actions to [-1, 1]. If any action is outside of this range by more than `MARGIN`, logs a notice;
+        with ``environment(normalize_actions=False)``, raises ValueError instead.
         """
         if actions.dtype.kind != "f":
             return actions
@@ -364,8 +364,8 @@ class OfflineData:
     def _mapped(self, steps: Steps, spaces: tuple[Any, Any]) -> Steps:
         """Converts recorded steps with the config's `prelearner_class`, a user-defined conversion of rows to episodes.
         The class gets batches of complete episode chunks with at least `input_read_batch_size` rows (None: all rows at
-        once); the last batch may be smaller. Returns the steps unchanged if no class is set, or if `RayData` has
-        already converted the rows of a Ray Dataset.
+        once); the last batch may be smaller. Returns `steps` unchanged if it contains no step, if no class is set, or
+        if `RayData` has already converted the rows of a Ray Dataset.
         """
         prelearner_class = self.config.prelearner_class
         if prelearner_class is None or isinstance(self.data, RayData) or not steps.num_steps:

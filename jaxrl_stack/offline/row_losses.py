@@ -27,7 +27,7 @@ class Evaluate(Protocol):
 
 
 class RowLosses(NamedTuple):
-    """Losses of each module on a batch of recorded steps, and the numbers of steps over which they are means.
+    """Losses of each module, averaged over the steps of a recorded batch, and the numbers of these steps.
 
     Attributes:
         values: ``{module_id: {name: number}}``: the loss of each module, and what the loss logs.
@@ -57,8 +57,8 @@ def row_losses(source: RowSource, evaluate: Evaluate, *, seed: int, timesteps: i
 
 @dataclasses.dataclass(frozen=True)
 class IteratedRows:
-    """Provides batches of recorded steps from a user's iterator. The last steps of each module in a batch are dropped
-    if the number of steps is not divisible by the number of devices.
+    """Provides batches of recorded steps from a user's iterator. If the number of a module's steps in a batch is not
+    divisible by the number of devices, drops the remaining steps at the end.
 
     Attributes:
         iterator: Iterator of ``{module_id: {column: [N, ...]}}``.

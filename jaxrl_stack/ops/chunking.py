@@ -14,8 +14,8 @@ ROWS_PER_CHUNK = 8192
 
 
 def map_rows(function: Callable[[Any], Any], rows: Any, *, size: int = 1) -> Any:
-    """Applies ``function(rows)`` to all rows of a batch. On CPU, the function is applied to chunks, one after the
-    other; on other devices to all rows at once.
+    """Applies `function` to all rows of a batch. On CPU, the function is applied to chunks, one after the other;
+    on other devices to all rows at once.
 
     Intermediate values of a chunk are not stored for the gradient, because they would leave the cache: the gradient
     computes them again.
@@ -66,8 +66,8 @@ def mean_of_rows(
 
 def number_of_chunks(num_rows: int, size: int = 1) -> int:
     """Returns the smallest number of equal chunks of a batch with which a dense layer gets at most `ROWS_PER_CHUNK`
-    rows at once. Returns 1 (no split) if chunks of unequal sizes could be half as many or fewer: a dense layer would
-    then get at most half of `ROWS_PER_CHUNK` rows per equal chunk.
+    rows at once. If chunks of unequal sizes would need at most half of this number, returns 1 (no split): the equal
+    chunks would be so small that a dense layer gets at most half of `ROWS_PER_CHUNK` rows at once.
 
     Args:
         num_rows: Rows in all.

@@ -174,8 +174,8 @@ def effective_sample_size(log_weights: jax.Array) -> jax.Array:
 def bootstrap_ratios(
     key: jax.Array, numerators: jax.Array, denominators: jax.Array, *, num_resamples: int
 ) -> jax.Array:
-    """Bootstrap of ratios (Efron, 1979): draws E of the E episodes with replacement, `num_resamples` times, and divides
-    the sum of the drawn numerators by the sum of the drawn denominators.
+    """Bootstrap of ratios (Efron, 1979): draws E of the E episodes with replacement, `num_resamples` times. Each
+    draw gives one ratio per estimate: the sum of the drawn numerators, divided by the sum of the drawn denominators.
 
     Args:
         key: Random key.

@@ -32,8 +32,8 @@ class Slot:
 
     def read(self, matrix: Any, loose: Any) -> Any:
         """Returns the array stored at this slot, ``[..., *shape]``. It is read from columns of the packed `matrix`
-        ``[..., width]``, or it is an entry of `loose`, the arrays that `pack` did not pack. Both contain NumPy arrays
-        (the result is then a view if possible) or JAX arrays.
+        ``[..., width]``, or it is an entry of `loose`, the arrays that were not packed. `matrix` and the arrays in
+        `loose` are NumPy arrays (the result is then a view if possible) or JAX arrays.
         """
         if not self.is_packed:
             return loose[self.start]
@@ -85,7 +85,7 @@ def slots_of(leaves: Sequence[Any], lead: int = 1, *, flags: bool = True) -> lis
 
 def bits(leaf: jax.Array, lead: int) -> jax.Array:
     """Converts an array ``[*lead, ...]`` of 32-bit numbers or bools to columns of a packed matrix, uint32 ``[*lead,
-    n]``. Here n is the product of the other axes, and `lead` the number of leading axes.
+    n]``. `lead` is the number of leading axes; n is the product of the lengths of the other axes.
     """
     is_flag = leaf.dtype == jnp.bool_
     words = leaf.astype(jnp.uint32) if is_flag else jax.lax.bitcast_convert_type(leaf, jnp.uint32)

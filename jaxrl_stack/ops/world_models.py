@@ -96,9 +96,9 @@ def unimix(logits: jax.Array, share: float = 0.01) -> jax.Array:
 
 
 def _softmax(logits: jax.Array) -> jax.Array:
-    """Computes ``jax.nn.softmax`` over the last axis. For few classes, maximum and sum are computed by elementwise
-    operations between the classes. On CPU this takes a quarter of the time, because reductions of a short last axis are
-    loops over single numbers there.
+    """Computes ``jax.nn.softmax`` over the last axis. For at most `_FEW_CLASSES` classes, computes the maximum and the
+    sum by elementwise operations between the classes. On CPU this takes a quarter of the time, because reductions of a
+    short last axis are loops over single numbers there.
     """
     if logits.shape[-1] > _FEW_CLASSES:
         return jax.nn.softmax(logits)
@@ -198,8 +198,8 @@ def imagined_weights(continues: jax.Array, gamma: jax.Array | float) -> jax.Arra
 
 
 class ReturnRange(NamedTuple):
-    """Moving averages of a lower and an upper percentile of returns. The difference of the averages scales advantages;
-    `update_range` updates the averages.
+    """Moving averages of a lower and an upper percentile of returns. Advantages are divided by the difference
+    of the averages, or by 1 if the difference is smaller. `update_range` updates the averages.
 
     Attributes:
         low: float32, average of the lower percentile.

@@ -61,7 +61,7 @@ FIELDS = {COMPONENT_ENV_TO_MODULE_CONNECTOR: "env_to_module", COMPONENT_MODULE_T
 
 class PolicyProgram:
     """Compiled functions of a policy, together with its module's structure and its connector pipelines. Policies that
-    differ only in arrays, such as weights, share one `PolicyProgram`.
+    differ only in arrays, such as weights, can share one `PolicyProgram`, unless they have host connectors.
 
     Args:
         pure: The MultiRLModule, split into its structure and its arrays.
@@ -185,9 +185,10 @@ class PolicyProgram:
     def traced(
         self, arrays: PolicyArrays, state: PolicyState, columns, prev_rewards, reset, key, count, *, explore: bool
     ):
-        """Computes one step of the policy and returns ``(actions, state, outputs, inputs)``. `outputs` are the
-        step's outputs other than the actions. `inputs` are the observations that the module got; they are None unless
-        the env-to-module pipeline has both host connectors and pure (compiled) connectors.
+        """Computes one step of the policy and returns ``(actions, state, outputs, inputs)``. `actions` are the actions
+        for the environment. `outputs` are all other columns of the step's output, including the module's actions
+        (``Columns.ACTIONS``). `inputs` are the observations that the module got; they are None unless the env-to-module
+        pipeline has both host connectors and pure (compiled) connectors.
         """
         step = self.step
         values = {mid: {**own, **self.fixed.get(mid, {})} for mid, own in arrays.settings.items()}
