@@ -259,9 +259,9 @@ def _terms(
     q_values: QValues | None,
     gamma: float,
 ) -> dict[str, Any]:
-    """Computes the terms of off-policy estimates, which are ratios of sums over E recorded episodes. Returns the
-    numerators and denominators ``[E]`` of each method (and of "behavior", the recording policy), the log importance
-    weights ``[E]`` and the effective sample size.
+    """Computes the terms of off-policy estimates from E recorded episodes: numerators and denominators ``[E]`` of each
+    method in `names` and of "behavior", the recording policy. An estimate is the sum of the numerators divided by the
+    sum of the denominators. Also returns the log importance weights ``[E]`` and the effective sample size.
     """
     rows = episodes.rows
     zeros = np.zeros(rows.shape, np.float32)

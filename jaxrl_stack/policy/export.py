@@ -211,7 +211,8 @@ def _write(target: Path, about: dict[str, Any], program: bytes, arrays: Mapping[
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExportedState:
-    """State of an exported policy for unfinished episodes; a frozen pytree.
+    """State of an exported policy between the steps of unfinished episodes, an immutable pytree: `compute_actions`
+    returns the state and takes it in the next call.
 
     Attributes:
         leaves: Arrays, as the program wants them.
@@ -338,7 +339,7 @@ def _checksum(content: bytes) -> str:
 
 
 def _checked_program(file: Path, about: Mapping[str, Any]) -> bytearray:
-    """Reads the serialized program of an exported policy, and checks its checksum.
+    """Reads the serialized program of an exported policy. If the export contains the program's checksum, checks it.
 
     Raises:
         ValueError: If its checksum differs from the stored one.
@@ -352,8 +353,8 @@ def _checked_program(file: Path, about: Mapping[str, Any]) -> bytearray:
 
 
 def _check_sizes(about: Mapping[str, Any], arrays: Path) -> None:
-    """Raises a ValueError if the spaces or arrays of an exported policy would need far more memory than the size of the
-    files suggests.
+    """Raises a ValueError if an exported policy describes spaces with too many entries, or contains compressed arrays.
+    Loading it could need far more memory than the size of its files.
     """
     entries = sum(num_described_entries(about[name]) for name in ("observation_space", "action_space"))
     if entries > MAX_SPACE_ELEMENTS:

@@ -47,7 +47,7 @@ class FittedQConfig:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any] | None) -> FittedQConfig:
-        """Creates the config from ``q_model_config={...}``.
+        """Creates a `FittedQConfig` from the dict in the argument ``q_model_config={...}``; None selects the defaults.
 
         Raises:
             ValueError: For an unknown name or a value out of range.
@@ -193,8 +193,9 @@ def _value_of(network: Any, table: _Table, rows: jax.Array, is_discrete: bool) -
 
 @functools.lru_cache(maxsize=8)
 def _program(graphdef: Any, is_discrete: bool, config: FittedQConfig) -> Any:
-    """Builds the compiled training program of fitted Q evaluation, ``(params, table, rows, gamma, key) -> (Q [R], V
-    [R], loss)``, for the R rows of the table.
+    """Builds the compiled program of fitted Q evaluation, ``(params, table, rows, gamma, key) -> (Q [R], V [R],
+    loss)``. The program trains on the given rows of `table`, then computes Q-values and state values of all R rows;
+    ``loss`` is the mean over the last 100 updates.
     """
     optimizer = optax.adam(optax.cosine_decay_schedule(config.lr, config.num_updates))
     tau = config.tau

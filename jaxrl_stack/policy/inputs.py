@@ -27,11 +27,11 @@ from jaxrl_stack.videos.video import Video, make_video
 
 
 class ActingState(Protocol):
-    """Interface of a policy's state for unfinished episodes."""
+    """Interface of a policy's state between the steps of unfinished episodes."""
 
     @property
     def num_envs(self) -> int:
-        """Number of environments whose unfinished episodes this state describes."""
+        """Number of environments in this policy state, which describes the unfinished episode of each environment."""
         ...
 
 
@@ -39,8 +39,8 @@ State = TypeVar("State", bound=ActingState)
 
 
 class Given(NamedTuple):
-    """Checked arguments of `Acting.compute_actions`, NumPy ``[B, ...]``; `count` is a number that is folded into the
-    PRNG key.
+    """Checked arguments of `Acting.compute_actions`, NumPy arrays ``[B, ...]``, and a PRNG key. `count` is the number
+    that is folded into the key, so that calls without a key use different random numbers.
     """
 
     observations: Any
@@ -168,7 +168,9 @@ class Acting(abc.ABC, Generic[State]):
 
     @functools.cached_property
     def _as_members(self) -> Callable[[Any], Any]:
-        """Function that converts actions to the dtypes of the environment's action space."""
+        """Function that converts actions to the dtypes of the environment's action space. Only parts of the space that
+        are a Box are converted, to NumPy arrays.
+        """
         return members_of(self.action_space)
 
     @abc.abstractmethod
@@ -309,7 +311,7 @@ def _missing_key(space: gym.Space, observations: Any) -> str | None:
 
 
 def _as_arrays_of_given_keys(space: gym.Space, observations: Any) -> Any:
-    """Converts lists of numbers in observations to arrays, like `_as_arrays`, also if observation keys are missing."""
+    """Converts lists of numbers in observations to arrays (see `_as_arrays`), even if observation keys are missing."""
     if _missing_key(space, observations) is None:
         return _as_arrays(space, observations)
     parts = space.spaces  # type: ignore[attr-defined]
@@ -358,8 +360,8 @@ def _with_zeros(
 
 
 def _check_integers(space: gym.Space, arrays: Any, name: str) -> None:
-    """Raises ValueError for integers that do not fit the dtype of their space, and for values outside of a space that
-    is not a Box, such as Discrete.
+    """Raises ValueError for integers that do not fit the dtype of their space. If the space is not a Box (for example
+    Discrete), also raises ValueError for integers outside of the space.
     """
 
     def check(part: gym.Space, array: np.ndarray) -> None:
@@ -413,8 +415,8 @@ def _as_key(key: jax.Array | np.ndarray) -> jax.Array:
 
 
 def _as_arrays(space: gym.Space, value: Any) -> Any:
-    """Converts lists of numbers in observations to arrays, and mappings to dicts; values with another structure than
-    the space stay unchanged.
+    """Converts lists of numbers in observations to arrays, and mappings to dicts. A value whose structure differs from
+    the structure of its space is returned unchanged.
     """
     if isinstance(space, gym.spaces.Dict):
         if not isinstance(value, Mapping) or set(value) != set(space.spaces):

@@ -1,4 +1,6 @@
-"""Policy for serving: connector pipelines, module and their states in one object with RLlib's old name, `Policy`."""
+"""`Policy`, a policy for serving: connector pipelines, module and the states of both in one object. The class has the
+name of a class in RLlib's old API stack.
+"""
 
 from __future__ import annotations
 
@@ -88,8 +90,8 @@ FOREIGN_MEMBERS = {
 
 
 class Policy(Acting[PolicyState], Checkpointable):
-    """Trained policy for serving: takes observations of the environment and returns actions for the environment, with
-    both connector pipelines.
+    """Trained policy for serving: a module with its env-to-module and module-to-env connector pipelines. It takes
+    observations of the environment and returns actions for the environment.
 
     It is a snapshot with copies of all weights and statistics: later changes of the objects that it was made from do
     not change it. Running statistics of connectors (MeanStdFilter) are used and not updated. Calls from several threads
@@ -194,8 +196,8 @@ class Policy(Acting[PolicyState], Checkpointable):
         return state
 
     def where_rows(self, acts: Any, after: PolicyState, before: PolicyState) -> PolicyState:
-        """Returns the state after a call in which only some agents acted, as in a turn-based game: other agents keep
-        their state.
+        """Returns the policy's state after a call in which only some rows (agents) acted, as in a turn-based game: the
+        state `after` for rows that acted, and the state `before` for other rows.
 
         Args:
             acts: bool ``[B]``, the rows that acted.
@@ -421,8 +423,8 @@ class Policy(Acting[PolicyState], Checkpointable):
     # ----------------------------------------------------------------------------------------------- checkpoints
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns the constructor arguments of a policy, without module and pipelines; settings that are arrays belong
-        to the policy's state.
+        """Returns the constructor arguments of a policy, except the module and the pipelines, which are checkpoint
+        components, and the settings that are arrays, which `get_state` returns.
         """
         return (), {
             "module_id": self.module_id,
@@ -607,7 +609,7 @@ def module_of_checkpoint(
 
 
 def _runner_of(stored: Stored) -> Stored | None:
-    """Returns the component of an algorithm's checkpoint that contains the connectors; None if the run had no
+    """Returns the checkpoint component of the env runner, which contains the connectors; None if the run had no
     environment.
 
     Runs that sample nothing have the connectors of their evaluation only.
@@ -617,7 +619,8 @@ def _runner_of(stored: Stored) -> Stored | None:
 
 
 def _of_module(modules: Stored, module_id: str) -> Stored:
-    """Returns the component of a checkpoint that contains the module with the given id.
+    """Returns the checkpoint component of the module with the given id. `modules` is the component that contains all
+    modules.
 
     Raises:
         ValueError: If the checkpoint has no module with this id.
@@ -631,8 +634,8 @@ def _of_module(modules: Stored, module_id: str) -> Stored:
 
 
 def _pipeline_of(stored: Stored, module_id: str) -> Stored:
-    """Returns the component of a checkpoint that contains a module's connector pipeline. If a run with several
-    agents has no pipeline for the module, because the module acts for no agent, returns the first pipeline.
+    """Returns the checkpoint component of a module's connector pipeline. If the checkpoint contains one pipeline per
+    module, but none for this module, because it acts for no agent, returns the first pipeline.
     """
     if stored.component().class_path != path_of(PipelinesByModule):
         return stored
@@ -640,8 +643,8 @@ def _pipeline_of(stored: Stored, module_id: str) -> Stored:
 
 
 def _merged(fixed: Any, traced: Any, what: str) -> dict[str, dict[str, Any]]:
-    """Merges the stored settings of a policy into ``{module_id: {name: value}}``: settings that are constants of the
-    compiled program (`fixed`), and settings that are arrays in the policy's state (`traced`).
+    """Merges two kinds of settings from a policy's checkpoint into ``{module_id: {name: value}}``: `fixed`, the
+    constants of the compiled program, and `traced`, the arrays in the policy's state.
     """
     parts = (fixed, traced)
     if not all(isinstance(p, dict) and all(isinstance(own, dict) for own in p.values()) for p in parts):

@@ -107,9 +107,9 @@ def num_starts(xp: Any, is_first: Any, length: int) -> Any:
 
 
 def num_learned(xp: Any, is_first: Any, start: Any, length: int) -> Any:
-    """Computes the maximum number of steps of each drawn sequence that the loss uses, int ``[N]``. If the drawn
-    step is the first step of its episode, the number is random, ``start + 1``, because such a draw also stands for
-    sequences that begin before the episode and contain fewer of its steps. Otherwise, the number is `length`.
+    """Computes the maximum number of steps that the loss uses of each drawn sequence, int ``[N]``. If the drawn step is
+    the first step of its episode, the number is random, ``start + 1``: such a draw also represents the sequences that
+    begin before the episode, and these contain fewer steps of the episode. Otherwise, the number is `length`.
 
     Args:
         xp: Namespace of the arrays.
@@ -186,8 +186,9 @@ def magnitudes(xp: Any, priorities: Any) -> Any:
 
 
 def importance_weights(xp: Any, shares: Any, least: Any, beta: Any) -> Any:
-    """Importance weights ``(M P(i)) ** -beta`` of N drawn items from a buffer with M items, divided by the largest
-    weight of the buffer's items (Schaul et al., 2016, section 3.4), float32 ``[N]``.
+    """Importance weights of N drawn items, float32 ``[N]``: ``(M P(i)) ** -beta``, divided by the largest such weight
+    of all items in the buffer. M is the number of items in the buffer, and P(i) the probability of drawing item i
+    (Schaul et al., 2016, section 3.4).
 
     Args:
         xp: Namespace of the arrays.

@@ -67,7 +67,7 @@ def scaled(priorities: jax.Array, alpha: float) -> jax.Array:
 
 
 def values(levels: PriorityLevels, items: jax.Array) -> jax.Array:
-    """Scaled priorities of items, ``[N]``; 0 for empty items."""
+    """Scaled priorities of the items with the given indices, ``[N]``; 0 for items without a priority."""
     return levels.items.reshape(-1).at[items].get(mode="promise_in_bounds")
 
 

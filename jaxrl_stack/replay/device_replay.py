@@ -249,7 +249,8 @@ class DeviceReplay:
         )
 
     def add(self, state: ReplayState, columns: Mapping[str, Any]) -> ReplayState:
-        """Adds a rollout to the replay buffer. Each environment's steps continue its steps in the previous rollout.
+        """Adds a rollout to the replay buffer. If an environment's episode was unfinished at the end of the previous
+        rollout, the new steps continue it, except after a call of `cut`.
 
         Args:
             state: The state.
@@ -686,7 +687,7 @@ class DeviceReplay:
         gamma: jax.Array | float = 0.99,
         axis_name: str | None = None,
     ) -> tuple[dict[str, Any], ReplayItems]:
-        """Draws sequences of fixed length ``J = burn_in + length`` for stateful modules.
+        """Draws sequences of steps for stateful modules, padded to the fixed length ``J = burn_in + length``.
 
         A sequence consists of a random step, up to ``length - 1`` steps after it, and up to `burn_in` steps before it,
         within its episode and the rows that can be drawn. Zeros pad it on the right.
@@ -869,7 +870,7 @@ class DeviceReplay:
         return state.layout.unpack(packed)
 
     def _obs(self, state: ReplayState, steps: Any, ages: jax.Array, envs: jax.Array) -> Any:
-        """Observations of stored steps; stacks their frames if the buffer stores single frames."""
+        """Returns the observations of stored steps. If the buffer stores single frames, rebuilds the stacked frames."""
         if state.frames is None:
             return steps["columns"][Columns.OBS]
         back = jnp.arange(self.num_frames - 1, -1, -1, dtype=jnp.int32)
@@ -913,7 +914,9 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, obs)
 
     def _next_obs(self, state: ReplayState, steps: Any, ages: jax.Array, envs: jax.Array) -> Any:
-        """Next observations of stored steps, with stacked frames if the buffer stores single frames."""
+        """Returns the next observations of stored steps. If the buffer stores single frames, rebuilds the stacked
+        frames.
+        """
         newest = self._kept_next_obs(state, steps, ages, envs)
         if state.frames is None:
             return newest
@@ -950,8 +953,8 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, inside, state.finals.next_obs)
 
     def _keeps_finals(self, obs: Any) -> bool:
-        """Whether the ring buffer stores a next observation with every step: True if `num_final_obs` is None and the
-        next observations of a full buffer take at most `_OWN_FINALS_BYTES` bytes.
+        """Whether the ring buffer stores a next observation with every step. True if the setting `num_final_obs` is
+        None and the next observations of a full buffer take at most 128 MiB (`_OWN_FINALS_BYTES`).
         """
         return self.num_final_obs is None and self.num_rows * self.num_envs * bytes_of_shapes(obs) <= _OWN_FINALS_BYTES
 
@@ -1007,8 +1010,9 @@ class RandomNumbers:
 
 
 def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
-    """Converts random uint32 `bits` to random int32 numbers in ``[0, number)``: the upper 32 bits of ``bits * number``.
-    The bias of the numbers is below ``number / 2^32``. If `bits` is None, returns zeros, ``[1]``.
+    """Converts random uint32 `bits` to random int32 numbers from 0 to ``number - 1``: the upper 32 bits of the 64-bit
+    product ``bits * number``. The bias of these random numbers is below ``number / 2^32``. If `bits` is None, returns
+    one 0, ``[1]``.
     """
     if bits is None:
         return jnp.zeros((1,), jnp.int32)
@@ -1022,8 +1026,9 @@ def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
 
 
 def _places_after(starts: jax.Array | None, places: jax.Array) -> jax.Array:
-    """Returns `places`, the ring buffer rows to write, unchanged, but forces XLA to compute `starts` before it writes
-    these rows, because `starts` depends on the row that is the newest before the write.
+    """Returns `places`, the ring buffer rows to write, unchanged. Forces XLA to compute `starts`, the sampling weights
+    of the new steps, before it writes these rows, because `starts` depends on the row that is the newest before the
+    write.
 
     Otherwise, XLA would read that row after the write, and copy the whole ring buffer for this.
     """
@@ -1033,8 +1038,8 @@ def _places_after(starts: jax.Array | None, places: jax.Array) -> jax.Array:
 
 
 def _of(counter: jax.Array, envs: jax.Array) -> jax.Array:
-    """Returns a counter of the ring buffer, such as `head`, for the given environments: `counter` if it is a scalar
-    that all environments share, ``counter[envs]`` if it is an array ``[B]``.
+    """Returns the values of a ring buffer counter, such as `head`, for the given environments: ``counter[envs]`` if
+    `counter` is an array ``[B]``; `counter` unchanged if it is a scalar, which all environments share.
     """
     return counter if counter.ndim == 0 else counter.at[envs].get(mode="promise_in_bounds")
 
@@ -1050,9 +1055,9 @@ def _written(kept: jax.Array, places: jax.Array, new: jax.Array, **options: Any)
 
 
 def _last(added: jax.Array | int, column: jax.Array, before: jax.Array) -> jax.Array:
-    """Returns, for each environment, the last valid entry of a rollout's column ``[T, B, ...]``, in which valid entries
-    come first. `added` is the number of valid entries: T, or int32 ``[B]``. For an environment without valid entries,
-    returns the environment's entry of `before` ``[B, ...]``.
+    """Returns the last valid entry of each environment in a rollout's column ``[T, B, ...]``, whose valid entries come
+    first. The number of valid entries, `added`, is T or int32 ``[B]``. For an environment without valid entries,
+    returns its entry of `before` ``[B, ...]``.
     """
     if isinstance(added, int):
         return column[-1]

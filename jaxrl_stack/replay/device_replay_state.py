@@ -45,8 +45,8 @@ class ReplayState:
 
     @property
     def shared_by_members(self) -> tuple[str, ...]:
-        """Names of this state's fields whose values are equal in all members of a population. The members are training
-        runs in one JAX program; see `utils.members.member_axes`.
+        """Names of the fields of `ReplayState` whose values are equal in all members of a population. The members are
+        training runs in one JAX program; see `utils.members.member_axes`.
 
         If final observations share slots, a row whose slot was overwritten cannot be drawn any more, so `size` depends
         on the episodes of each member. With masks, the number of added steps depends on them, too.
@@ -79,7 +79,8 @@ class FinalObservations:
 
 @struct.dataclass
 class FrameRing:
-    """Ring buffer of frames: the newest frame of each row's stacked observation (n frames along the last axis).
+    """Ring buffer of frames for stacked observations (n frames along the last axis). To save memory, each row stores
+    only the newest frame of its observation.
 
     The n - 1 earlier frames of a row are the frames of the rows before it. For the first row, and for the first row
     after a cut, they are stored in front of the row. `head` and `since_cut` are ``[B]`` if rollouts have a
@@ -110,8 +111,8 @@ class FrameRing:
 
 @dataclasses.dataclass(frozen=True)
 class StepLayout:
-    """Memory layout of a stored step (a pytree): one row of words for all 32-bit leaves, and one array for every other
-    leaf.
+    """Memory layout of a stored step (a pytree). All 32-bit leaves are packed into one row of 32-bit words; every other
+    leaf has a separate array.
 
     One operation writes or reads the row. Flags are other leaves, too.
 
@@ -125,7 +126,7 @@ class StepLayout:
 
     @classmethod
     def of(cls, step: Any) -> StepLayout:
-        """Creates the layout of steps with the shapes and dtypes of `step`."""
+        """Creates the layout of steps that have the same shapes and dtypes as the example `step`."""
         leaves, treedef = jax.tree.flatten(step)
         # Of a leaf that is in it twice there are two: they hold different numbers later.
         leaves = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
@@ -146,7 +147,8 @@ class StepLayout:
         return {"words": jnp.concatenate(words, axis=-1), "loose": loose}
 
     def put(self, ring: Mapping[str, Any], rows: jax.Array, path: tuple[str, ...], values: Mapping[str, Any]) -> Any:
-        """Overwrites some entries, such as a module output, of steps in the ring buffer; other entries do not change.
+        """Overwrites some arrays of N stored steps, such as the arrays of a module output, with `values`; other arrays
+        of these steps do not change. Returns the packed steps of the whole ring buffer.
 
         Args:
             ring: Packed steps ``[B, L, ...]``.

@@ -61,7 +61,9 @@ class DrawForm(Protocol):
 
     @property
     def start(self) -> StartState | None:
-        """Recurrent states with which drawn sequences or windows start; None for single transitions."""
+        """Choice of the recurrent states with which drawn sequences or windows start: stored or initial states. None
+        for single transitions.
+        """
         ...
 
     def num_items(self, num_steps: int, num_shares: int) -> int:
@@ -145,7 +147,8 @@ class DrawForm(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StartState:
-    """Recurrent state with which drawn sequences start: a stored state, or the module's initial state.
+    """Choice of the recurrent states with which drawn sequences or windows start: the stored states of their first
+    steps, or the module's initial state.
 
     Attributes:
         shapes: Shapes of the state of one environment.
@@ -168,7 +171,9 @@ class StartState:
 
     @property
     def extra_columns(self) -> tuple[str, ...]:
-        """Columns that the buffer stores for start states: ``state_in``, or none if all start from initial states."""
+        """Names of the columns that the buffer stores for the start of sequences: ``state_in`` if sequences start with
+        stored recurrent states; none if they start with the module's initial state.
+        """
         return (Columns.STATE_IN,) if self.initial is None else ()
 
     def shapes_of(self, number: int) -> Any:
@@ -217,8 +222,9 @@ class _WithPriorities(abc.ABC):
         of_steps: Mapping[str, Any],
         of_items: Mapping[str, Any],
     ) -> MemoryEstimate:
-        """Estimates the memory of a train batch: observations, actions, `declared` columns, and the columns ``{name:
-        dtype}`` in `of_steps` and `of_items`. `of_steps` have one value per step, `of_items` one per drawn item.
+        """Estimates the memory of a train batch: observations, actions, the columns that `declared` names, and further
+        columns ``{name: dtype}``. The columns `of_steps` have one value per step, the columns `of_items` one per drawn
+        item.
         """
         lead = tuple(counts.values())
         sources = {**_OBSERVED, **{name: name for name in self.declared if name in recorded}}
@@ -232,9 +238,9 @@ class _WithPriorities(abc.ABC):
 
     @abc.abstractmethod
     def _sample(self, buffer: Any, number: int, gamma: float, beta: float, **which: Any) -> Any:
-        """Draws a batch of samples from a host buffer and returns the batch's columns. The arguments `which` are passed
-        to the buffer's sampling method. With ``modules_to_sample``, a list of module ids, draws one batch per module
-        and returns ``{module_id: columns}``.
+        """Draws a batch of samples from a host buffer and returns its columns. `which` contains keyword arguments for
+        the buffer's sampling method. If it contains ``modules_to_sample``, a list of module ids, draws one batch per
+        module and returns ``{module_id: columns}``.
         """
 
     def _split(self, columns: dict[str, Any], number: int) -> tuple[dict[str, Any], Any]:
@@ -331,7 +337,7 @@ class Sequences(_WithPriorities):
 
     @property
     def learned(self) -> int:
-        """Maximum number of steps with a loss in a sequence: its length without burn-in."""
+        """Maximum number of steps that the loss uses of each sequence: the sequence length minus the burn-in steps."""
         return self.length - self.burn_in
 
     def num_items(self, num_steps: int, num_shares: int) -> int:

@@ -1,4 +1,6 @@
-"""Records of the episodes in a replay buffer, and of the runners that add blocks (T steps of B environments)."""
+"""Metadata of a replay buffer: records of its episodes, counts, and the unfinished episodes of each runner that adds
+blocks (T steps of B environments).
+"""
 
 from __future__ import annotations
 

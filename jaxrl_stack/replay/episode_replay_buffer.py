@@ -166,7 +166,9 @@ class EpisodeReplayBuffer(Checkpointable):
         return self._counts.added_episodes
 
     def get_metrics(self) -> dict[str, Any]:
-        """Returns the counts since the last call under RLlib's names, for `MetricsLogger.aggregate`."""
+        """Returns the metrics of the replay buffer since the previous call, for `MetricsLogger.aggregate`. The metrics
+        have RLlib's names.
+        """
         return self._metrics.reduce()
 
     def memory_estimate(self) -> MemoryEstimate | None:
@@ -302,7 +304,7 @@ class EpisodeReplayBuffer(Checkpointable):
     def _add_block(
         self, columns: Mapping[str, Any], stream: Hashable, serial: int | None, starts: np.ndarray | None
     ) -> tuple[Segments, np.ndarray]:
-        """Adds a block (T steps of B environments) as `add_block` does, without logging metrics.
+        """Adds a block (T steps of B environments) to the replay buffer. Does not log metrics.
 
         Returns:
             The segments of the block, and the numbers of their episodes in the buffer, int ``[K]``.
@@ -384,8 +386,9 @@ class EpisodeReplayBuffer(Checkpointable):
         return found, owners
 
     def _same_frames(self, rows: np.ndarray, observations: Any) -> np.ndarray:
-        """Compares the observations stored in `rows` with new observations. Returns bool ``[B]``: True if both are
-        equal; False for row -1 (no stored observation).
+        """Compares the stored observation of each environment with its new observation. `rows` contains the rows of the
+        stored observations, -1 for none. Returns bool ``[B]``: True if the two observations are equal, False for row
+        -1.
         """
         same = rows >= 0
         stored = self._store.take(Columns.OBS, rows)
@@ -488,8 +491,8 @@ class EpisodeReplayBuffer(Checkpointable):
         self._places[movers] = holes
 
     def _get_items(self) -> dict[str, Any]:
-        """State of the index from which samples are drawn: the rows of all stored steps. Subclasses add values per
-        step, such as priorities.
+        """Returns the sampling index for the saved state of the buffer: the rows of all stored steps, from which
+        samples are drawn. Subclasses add values per step, such as priorities.
         """
         return {"rows": self._items[: self._num_timesteps].copy()}
 
@@ -504,8 +507,8 @@ class EpisodeReplayBuffer(Checkpointable):
         return {"_items": own, "_places": places}
 
     def _begins_at(self, row: int) -> None:
-        """Called after the first steps of an episode were evicted, when its remaining steps begin at the stored row
-        `row`. Does nothing here; subclasses override it.
+        """Hook after the first steps of an episode were evicted: its remaining steps begin at the stored row `row`. It
+        does nothing in this class; subclasses override it.
         """
 
     def _draw(self, number: int) -> np.ndarray:
@@ -787,8 +790,8 @@ class EpisodeReplayBuffer(Checkpointable):
         return self.batch_size_B if given is None else _at_least(1, "num_items", given)
 
     def _draw_items(self, number: int, min_steps: int) -> np.ndarray:
-        """Draws random steps with at least `min_steps` later steps in their episode; returns the rows of the drawn
-        steps.
+        """Draws random steps that have at least `min_steps` later steps in their episode; returns their rows
+        ``[number]`` in the buffer's memory.
         """
         rows = self._draw(number)
         self._num_resamples = 0
@@ -849,7 +852,7 @@ class EpisodeReplayBuffer(Checkpointable):
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
         """Returns the complete state of the replay buffer. After `set_state`, adding and sampling continue bit for bit.
-        Metrics not yet read are not included.
+        Metrics that `get_metrics` has not returned yet are not included.
 
         Args:
             components: "data" or "rng"; None for both.

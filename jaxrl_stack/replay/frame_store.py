@@ -142,9 +142,9 @@ class FrameStore:
         return map_arrays(lambda leaf: leaf[..., -(leaf.shape[-1] // self.num_frames) :], obs)
 
     def _keep_earlier(self, rows: np.ndarray, obs: Any) -> None:
-        """Stores older frames for `rows`, the first rows of stored episodes, because rows store only the newest frame.
-        `obs` are the stacked observations of `rows`. Older frames that are all 0 are not stored. The older frames of
-        later rows are read from the rows before them and from these frames.
+        """Stores the older frames of `obs`, the stacked observations of `rows`, which are the first rows of stored
+        episodes. Each row stores only its newest frame; the older frames of later rows are read from earlier rows, but
+        first rows have no earlier rows. Older frames that are all 0 are not stored.
         """
         older = map_arrays(lambda leaf: leaf[..., : -(leaf.shape[-1] // self.num_frames)], obs)
         for place, row in enumerate(rows.tolist()):
@@ -332,7 +332,8 @@ class FrameStore:
         return NStepWindows(sums, frames[items, lengths - 1], frames[items, lengths], lengths)
 
     def chain(self, rows: np.ndarray, longest: int, *, backwards: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Follows the links between stored rows of episodes, from N rows forwards or backwards in time.
+        """Finds the rows that follow each of N rows in its stored episode (a linked list of rows), at most `longest`
+        per row. If `backwards` is True, finds the rows that precede it.
 
         Args:
             rows: ``[N]``, the rows to start from.
@@ -377,8 +378,8 @@ class FrameStore:
         return state
 
     def own(self) -> None:
-        """Copies each array of the store that a result of `get_state` still uses, so that writes to the store do not
-        change this result. Called before every write.
+        """Before a write to the store, copies each array that an earlier result of `get_state` still uses. The write
+        then does not change this result.
         """
         if not self._loans:
             return

@@ -100,8 +100,8 @@ def host_windows(
 
 
 def unnoticed(buffer: EpisodeReplayBuffer, seed: int) -> EpisodeReplayBuffer:
-    """Copy of a buffer for draws without side effects: it shares the data, but has a separate random generator with
-    `seed` and separate metrics.
+    """Returns a copy of a replay buffer, so that draws do not change the original's random generator and metrics. The
+    copy shares the stored data, and has a new random generator with the seed `seed`.
     """
     view = copy.copy(buffer)
     view.rng = np.random.default_rng(seed)
@@ -197,8 +197,8 @@ def put_on_device(
     values: Mapping[str, jax.Array],
     where: jax.Array,
 ) -> ReplayState:
-    """Overwrites stored values of an extra column, such as recurrent states, at the drawn items of a device buffer.
-    Items that can no longer be drawn are skipped, for example if newer steps have replaced them.
+    """Overwrites stored values of a column, such as recurrent states, at the drawn items of a device buffer. Items that
+    can no longer be drawn are skipped, for example if newer steps have replaced them.
 
     Args:
         replay: Fixed settings of the buffer.

@@ -296,8 +296,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return 0 if part is None else getattr(part, getter)()
 
     def get_metrics(self) -> dict[str, Any]:
-        """Returns the counts since the last call under RLlib's names, in total and by module, for
-        `MetricsLogger.aggregate`.
+        """Returns the metrics of the replay buffer since the previous call, in total and by module, for
+        `MetricsLogger.aggregate`. The metrics have RLlib's names.
         """
         for metrics in (self._metrics, *(part._metrics for part in self._parts.values())):
             metrics.log()
@@ -469,7 +469,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         self._note_added()
 
     def end_streams(self) -> None:
-        """Ends the unfinished episodes of `add_block`, because the environments are reset before the next blocks."""
+        """Ends all unfinished episodes that `add_block` added. Called when the environments are reset, because later
+        blocks then do not continue these episodes.
+        """
         for stream in list(self._streams):
             self._end_stream(stream)
 
@@ -483,9 +485,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
                 part._end(own.number[own.last >= 0])
 
     def _stream(self, stream: Hashable, num_envs: int, serial: int | None) -> EnvStream | None:
-        """Returns the unfinished episodes that a new block (T steps of B environments) continues. If the block does not
-        continue the previous block, ends these episodes and returns None. For the first block of `stream`, only
-        returns None.
+        """Returns the unfinished episodes of a runner (`stream`) if its new block (T steps of B environments) continues
+        them. Otherwise, ends these episodes, if any, and returns None.
         """
         running = self._streams.get(stream)
         if running is None:
@@ -536,8 +537,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def _append(
         self, stored: EpisodeOfAgents, agent: Any, module_id: str, number: int, begins: list[int], seen: int
     ) -> None:
-        """Adds new steps of an agent to the record of a multi-agent episode. `begins` contains the env step at which
-        each of these steps begins; `seen` is the env step of the agent's last observation.
+        """Adds new steps of an agent to the metadata of a multi-agent episode. `begins` is the list of the env steps at
+        which the new steps begin; `seen` is the env step of the agent's last observation.
         """
         # A step that was held over may have begun before the oldest env step that is stored.
         begins[0] = max(begins[0], stored.first)
@@ -548,8 +549,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         steps.seen = seen
 
     def _prepare(self, part: Any) -> None:
-        """Called before steps of a module are added to `part`, the module's buffer. Does nothing here; subclasses
-        override it.
+        """Hook before steps are added to `part`, the replay buffer of one module. It does nothing in this class;
+        subclasses override it.
         """
 
     def _count_added(self, num_steps: int) -> None:
@@ -725,7 +726,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return drawn
 
     def _note_sampled(self, num_steps: Mapping[str, int], number: int) -> None:
-        """Adds one call of a sampling method to the metrics of the replay buffer.
+        """Updates the metrics of the replay buffer after one call of a sampling method.
 
         Args:
             num_steps: Number of steps that the call has drawn, by module.
@@ -744,7 +745,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         )
 
     def _sampled_modules(self, modules: Collection[str] | None) -> list[str]:
-        """Returns the ids of the modules to sample: `modules`; if None, all modules with stored steps."""
+        """Returns the ids of the modules to sample: all modules with stored steps if `modules` is None, otherwise
+        `modules`.
+        """
         have = [module_id for module_id, part in self._parts.items() if len(part)]
         if not have:
             raise ValueError("The replay buffer is empty: add episodes before you sample.")
@@ -817,7 +820,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
         """Returns the complete state of the replay buffer. After `set_state`, adding and sampling continue bit for bit.
-        Metrics not yet read are not included.
+        Metrics that `get_metrics` has not returned yet are not included.
 
         Args:
             components: "data" or "rng"; None for both.
@@ -898,8 +901,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
 
 
 def _times(episode: MultiAgentEpisode, agent: Any) -> tuple[list[int], int]:
-    """Returns ``(env steps at which the agent's steps in an episode chunk begin, env step of the agent's last
-    observation)``.
+    """Returns two values for an agent in an episode chunk: the list of the env steps at which the agent's steps begin,
+    and the env step of the agent's last observation.
     """
     times, own = episode.env_t_to_agent_t[agent], episode.agent_episodes[agent]
     start = episode.env_t_started - times.lookback

@@ -100,7 +100,7 @@ class PriorityTree:
         return group
 
     def resized(self, size: int) -> PriorityTree:
-        """Copy of the tree with room for more priorities."""
+        """Returns a copy of the tree with room for `size` priorities."""
         tree = PriorityTree(size)
         present = np.flatnonzero(self._sums[0].reshape(-1))
         tree._update(present, *(levels[0].reshape(-1)[present] for levels in (self._sums, self._minima)))

@@ -28,8 +28,8 @@ _NO_LIFETIME = {names.NUM_EPISODES_PER_SAMPLE, names.NUM_RESAMPLES}
 
 
 class Scope(NamedTuple):
-    """Selects whose steps a replay buffer's metrics count: steps of the environment, of an agent, of a module, or of
-    several of these. The names of a metric differ between environment, agent and module.
+    """Selects the steps that a replay buffer's metrics count: env steps, steps of an agent, steps of a module, or
+    several of these. Each of these kinds has metrics with different names.
 
     Attributes:
         of_env: Whether there are metrics of env steps.
@@ -63,7 +63,9 @@ class ReplayMetrics:
         self._counts, self._seen = counts, dataclasses.asdict(counts)
 
     def added(self, *, num_episodes_stored: int, num_steps_stored: int) -> None:
-        """Records the numbers of episodes and steps in the replay buffer, after episodes or steps were added."""
+        """Updates the metrics of the replay buffer, after episodes or steps were added, with the present numbers of
+        episodes and steps in the buffer.
+        """
         self._mean(names.NUM_EPISODES_STORED, num_episodes_stored)
         self._mean(names.NUM_ENV_STEPS_STORED, num_steps_stored)
 
@@ -76,7 +78,7 @@ class ReplayMetrics:
         num_resamples: int,
         n_step: float | None,
     ) -> None:
-        """Adds one call of a sampling method to the counts of the replay buffer.
+        """Updates the metrics of the replay buffer after one call of a sampling method.
 
         Args:
             num_steps: Number of steps in the sample.
@@ -125,8 +127,8 @@ class ReplayMetrics:
 
 
 def _keys(name: str, scope: Scope, suffix: str = "") -> list[str | tuple[str, str]]:
-    """Names under which a metric is logged: a string for the environment, and ``(string, id)`` for the agent and for
-    the module, if `scope` selects them.
+    """Returns the names under which a metric is logged for the steps that `scope` selects: a string for env steps, and
+    a tuple ``(string, id)`` for the steps of an agent or of a module.
     """
     num = "num_" if name.startswith("num_") else ""
     rest = f"{name.removeprefix('num_').replace('env_', '')}{suffix}"

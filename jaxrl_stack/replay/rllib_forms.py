@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def rows_of_frames(buffer: EpisodeReplayBuffer, number: int, length: int) -> dict[str, Any]:
-    """Draws `number` rows of `length` consecutive observations, actions and rewards each. If an episode ends within a
-    row, the row continues with the start of another episode.
+    """Draws `number` rows. Each row contains `length` consecutive observations, actions and rewards. If an episode ends
+    within a row, the row continues with the start of another episode.
     """
     columns, _ = items.host_windows(buffer, number, length)
     # RLlib's rows are taken for pieces of episodes that begin and end with them.

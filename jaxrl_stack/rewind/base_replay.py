@@ -66,7 +66,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     @abc.abstractmethod
     def start(self, iteration: int) -> None:
-        """Builds the algorithm or population from the nearest stored state at or before an iteration.
+        """Builds the algorithm or population in a state at or before an iteration: from the nearest stored checkpoint
+        or, if none can be used, in the state in which the run began.
 
         Args:
             iteration: Number of finished iterations, at least 0.
@@ -78,7 +79,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
     @property
     @abc.abstractmethod
     def devices(self) -> Sequence[Device] | None:
-        """Devices on which the algorithm or population `trained` learns; None if its learners are actors."""
+        """Devices that train the algorithm or population; None if learner actors train it."""
 
     @abc.abstractmethod
     def state(self) -> Mapping[str, Any]:
@@ -88,7 +89,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     @abc.abstractmethod
     def fingerprints(self) -> dict[int | None, tuple[float, float]]:
-        """Computes the fingerprints (hashes) of the present parameters.
+        """Computes the fingerprints (hashes) of the present parameters of the algorithm or population.
 
         Returns:
             Member of the population -> ``(low, high)``. A single run has the key None. {} if learners are actors.
@@ -101,8 +102,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         """
 
     def different_members(self, iteration: int) -> list[int | None]:
-        """Lists the members whose present fingerprint (hash of the parameters) differs from the fingerprint recorded
-        for an iteration; [None] for a single run that differs.
+        """Lists the members of a population whose parameters have another fingerprint (hash) than the one recorded
+        after an iteration. For a single run, the list is [None] if the fingerprint differs, otherwise [].
         """
         recorded = self.recorded_fingerprints(iteration)
         present = self.fingerprints() if recorded else {}
@@ -158,8 +159,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         return self
 
     def run_to_before(self, iteration: int) -> int:
-        """Builds the algorithm or population (see `start`), then repeats the iterations and commands (recorded calls)
-        between the state of `start` and the given iteration.
+        """Builds the algorithm or population in an earlier state (see `start`), then repeats the later
+        iterations and commands (recorded calls) that precede the given iteration.
 
         Args:
             iteration: Number of the iteration, at least 1.
@@ -192,8 +193,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         return recorded.num_training_steps
 
     def catch_up_with(self, checkpoint: StoredCheckpoint) -> None:
-        """Applies the commands (recorded calls) whose effects a checkpoint of the present iteration contains, except
-        commands that are applied already.
+        """Applies the commands (recorded calls) that were called before a checkpoint of the present iteration was
+        saved, except commands that are applied already.
         """
         self._catch_up(self.timeline.commands_at(checkpoint))
 

@@ -101,7 +101,7 @@ class MinibatchNumbers:
         return "\n\n".join([head, *tables])
 
     def as_dict(self) -> dict[str, Any]:
-        """Converts the numbers of the minibatch to plain JSON types."""
+        """Returns the metrics, gradient norms and tables of this minibatch as plain JSON types."""
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return as_json({name: list(value) if isinstance(value, Table) else value for name, value in own.items()})
 
@@ -171,8 +171,8 @@ class Inspection:
         return self._numbers[index]
 
     def rows(self, n: int | None = None) -> Table:
-        """Returns the rows of the batches with the largest losses in the iteration, each row once, with its largest
-        loss.
+        """Returns a table of the train batch rows with the largest losses in the iteration, at most `n`. If several
+        minibatches of an update contain a row, the table contains it once, with its largest loss.
 
         The mean of the losses of a minibatch's rows is its loss. Rows whose loss is NaN come first.
 
@@ -205,8 +205,8 @@ class Inspection:
         return Table(found, "No losses of rows.")
 
     def layers(self) -> Table:
-        """Returns a table of layers, with means over the minibatches (norms, relative step) and the largest gradient
-        norm.
+        """Returns a table with one row per layer: means of norms and relative steps over the minibatches, and the
+        largest gradient norm of a minibatch.
         """
         by_layer: dict[str, list[Mapping[str, Any]]] = {}
         for own in self._numbers:
@@ -224,8 +224,8 @@ class Inspection:
         return Table(rows, "The iteration made no update.")
 
     def frames(self, episode: int) -> list[np.ndarray]:
-        """Returns the rendered frames of an episode, uint8 ``[H, W, 3]``, one before each of its steps in this
-        iteration.
+        """Returns the rendered frames of an episode, uint8 ``[H, W, 3]``: one frame before each step that the episode
+        took in the inspected iteration.
 
         JAX environments that implement ``render`` have frames. Large states are recorded for the first environments
         only, so that other episodes have no frames.
@@ -571,8 +571,8 @@ def _total(norms: Any) -> float:
 def _rows(
     record: Mapping[tuple[str, ...], np.ndarray], recorded: IterationRecord, num_rows: int
 ) -> list[list[dict[str, Any]]]:
-    """Selects the rows of the batch with the largest losses from each minibatch of an update, at most `num_rows`,
-    largest loss first.
+    """Selects the rows with the largest losses from each minibatch of an update, at most `num_rows` per minibatch.
+    Returns one list of rows per minibatch, largest loss first.
     """
     num_minibatches = next(iter(record.values())).shape[1]
     found: list[list[dict[str, Any]]] = [[] for _ in range(num_minibatches)]
@@ -595,7 +595,8 @@ def _rows(
 def _place(
     module_id: str, row: Mapping[tuple[str, ...], Any], device: int, num_devices: int, recorded: IterationRecord
 ) -> dict[str, int]:
-    """Returns the origin of a row of the batch, ``{column of _PLACE: number}``.
+    """Returns the origin of a row of the train batch as columns of an inspection's table, such as ``{"env": 3, "step":
+    17}``.
 
     If the place of the row in the sampled block ``[T, B]`` is recorded, the origin is the environment ``env``, the
     ``step`` of the update's samples and, if the module has several agents, ``agent_slot``. Otherwise the origin is the

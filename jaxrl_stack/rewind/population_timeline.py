@@ -98,7 +98,7 @@ class PopulationTimeline(BaseTimeline[RecordedMembers]):
         return of_table if of_table.get(newest) == of_checkpoint.get(newest) else of_checkpoint
 
     def _follows_restore(self, checkpoint: StoredCheckpoint) -> bool:
-        """Whether a checkpoint was saved after the last call that restored a state; True if there is no such call."""
+        """Whether no recorded call has restored a state of the population since the checkpoint was saved."""
         return self.commands_at(checkpoint) >= self._num_restored
 
     @property
@@ -139,7 +139,7 @@ class _Row(NamedTuple):
 
 
 def _rows_of_table(table: Path) -> Iterator[_Row]:
-    """Yields the rows of ``members.csv``, in the order of each member's iterations.
+    """Yields the rows of ``members.csv``. The rows of each member are in the order of its iterations.
 
     Raises:
         ValueError: If it is damaged.
@@ -153,8 +153,8 @@ def _rows_of_table(table: Path) -> Iterator[_Row]:
 
 
 def _rows_of_checkpoint(checkpoint: StoredCheckpoint) -> Iterator[_Row]:
-    """Yields the rows of the members' history (table of metrics by iteration) that a checkpoint of a population
-    contains.
+    """Yields the rows of the history (metrics of each member by iteration) in a population's checkpoint, one member
+    after the other.
     """
     state: dict[str, Any] = checkpoint.state()["history"]
     num_members = len(np.asarray(state["num_iterations"]))

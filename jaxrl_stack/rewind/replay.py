@@ -168,8 +168,8 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         return [command for command in before if command.call in MODULE_CHANGES]
 
     def _lost_mapping(self, checkpoint: StoredCheckpoint) -> str | None:
-        """Finds a setting, ``policy_mapping_fn`` or ``policies_to_train``, that the checkpoint does not contain and
-        that an earlier command may have changed. Returns its name, or None.
+        """Returns ``"policy_mapping_fn"`` or ``"policies_to_train"`` if the checkpoint does not contain this setting
+        and a command (recorded call) before the checkpoint may have changed it; otherwise None.
 
         Only commands that cannot be repeated count, for example because an argument is a lambda.
         """
@@ -181,8 +181,8 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         return next((name for name in _MAPPING if name in left_out), None)
 
     def _with_stored_mapping(self, config: AlgorithmConfig, checkpoint: StoredCheckpoint) -> AlgorithmConfig:
-        """Returns a config that the caller passed, with the checkpoint's ``policy_mapping_fn`` and
-        ``policies_to_train`` if they can have changed since the run began.
+        """Returns a config for the repeated run: the config that the caller passed. If ``policy_mapping_fn`` and
+        ``policies_to_train`` can have changed since the run began, the values in the checkpoint replace them.
         """
         can_have_changed = CallbackList.from_config(config).overrides(*_CAN_CHANGE_MAPPING)
         if not (config.is_multi_agent and (can_have_changed or self._module_changes_before(checkpoint))):
@@ -236,9 +236,9 @@ class Replay(BaseReplay[Algorithm, Timeline]):
                 self._catch_up(origin.number)
 
     def _replaced(self, config: AlgorithmConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns ``(new settings, original settings)`` for the config settings that the repeated run replaces. With
-        the new settings, the repeated run writes nothing into the folders of the original run. It also omits the
-        evaluations if they are not requested and cannot change training.
+        """Returns ``(new settings, original settings)`` for the config settings that are replaced, so that the repeated
+        run writes nothing into the folders of the original run. If evaluations are not requested and cannot change
+        training, the new settings also turn them off.
         """
         settings = {name: value for name, value in WRITES_NOTHING.items() if name in config}
         if not (self._evaluations or self._must_evaluate(config)):
@@ -335,7 +335,7 @@ class Replay(BaseReplay[Algorithm, Timeline]):
                 yield f"{file}: {name}={value!r}, and {checkpoint.path.name} has {stored[name]!r}."
 
     def _plain_settings(self, checkpoint: StoredCheckpoint) -> Mapping[str, Any]:
-        """Reads the settings at the beginning of the run from a checkpoint, in the form of ``params.json``."""
+        """Returns the settings with which the run was built, read from a checkpoint, in the form of ``params.json``."""
         with opened(checkpoint.path) as stored:
             loader = ClassLoader(self._allow, own=Algorithm, written_here=stored.code_written_here())
             config, missing = stored_config(stored, loader, {})
