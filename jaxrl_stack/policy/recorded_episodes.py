@@ -103,8 +103,8 @@ def whole_episodes(steps: Steps) -> RecordedEpisodes:
 
 
 def _episode_numbers(steps: Steps) -> np.ndarray:
-    """Returns the episode index of each row of recorded steps, int64 ``[R]``; episodes are numbered in the order of
-    ids.
+    """Returns the index of the episode of each row of recorded steps, int64 ``[R]``. The indices follow the sorted
+    episode ids.
     """
     starts = steps.piece_starts()
     first, final = starts[:-1], starts[1:] - 1

@@ -107,7 +107,7 @@ def num_starts(xp: Any, is_first: Any, length: int) -> Any:
 
 
 def num_learned(xp: Any, is_first: Any, start: Any, length: int) -> Any:
-    """Computes the maximum number of steps that the loss uses of each drawn sequence, int ``[N]``. If the drawn step is
+    """Computes, for each drawn sequence, how many of its steps the loss uses at most, int ``[N]``. If the drawn step is
     the first step of its episode, the number is random, ``start + 1``: such a draw also represents the sequences that
     begin before the episode, and these contain fewer steps of the episode. Otherwise, the number is `length`.
 

@@ -559,8 +559,8 @@ class DeviceReplay:
         return arithmetic.num_starts(jnp, is_first, self.length).astype(jnp.float32).T.reshape(-1)
 
     def _take_out(self, levels: Any, head: jax.Array, before: jax.Array, after: jax.Array) -> Any:
-        """Sets the priorities of old rows to 0, so that their steps can no longer be drawn: among the newest `before`
-        rows of the ring buffer, only the newest `after` rows keep their priorities.
+        """Sets the priorities of the ring buffer rows with ages from `after` to ``before - 1`` to 0, so that their
+        steps can no longer be drawn. The newest row has age 0.
         """
 
         def is_left(carry: tuple[Any, jax.Array]) -> jax.Array:
@@ -835,8 +835,8 @@ class DeviceReplay:
     def _num_learned(
         self, state: ReplayState, ages: jax.Array, envs: jax.Array, random: RandomNumbers
     ) -> jax.Array | int:
-        """Maximum number of steps of each drawn sequence that the loss uses: `length`, or a random number if
-        the drawn step is the first step of its episode; see `arithmetic.num_learned`.
+        """Returns, for each drawn sequence, how many of its steps the loss uses at most: `length`, or a random number
+        if the drawn step is the first step of its episode; see `arithmetic.num_learned`.
         """
         if state.priorities is None or state.priorities.starts is None:
             return self.length

@@ -811,8 +811,8 @@ class EpisodeReplayBuffer(Checkpointable):
         return rows
 
     def _n_steps(self, n_step: Any, size: int) -> tuple[np.ndarray | None, int]:
-        """Draws the length of each n-step window if `n_step` is a range. Returns ``(length of each window, or None if
-        all are equal, largest length)``.
+        """Draws the length of each n-step window if `n_step` is a range. Returns ``(lengths, largest possible
+        length)``; the lengths are None if only one length is possible.
         """
         low, high = arithmetic.n_step_range(n_step)
         return (self.rng.integers(low, high + 1, size=size) if low < high else None), high
