@@ -211,8 +211,8 @@ def _write(target: Path, about: dict[str, Any], program: bytes, arrays: Mapping[
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExportedState:
-    """State of an exported policy between the steps of unfinished episodes, an immutable pytree: `compute_actions`
-    returns the state and takes it in the next call.
+    """Immutable pytree with the state of an exported policy between the steps of unfinished episodes. Each call of
+    `compute_actions` returns a new state, which the caller passes to the next call.
 
     Attributes:
         leaves: Arrays, as the program wants them.
@@ -339,10 +339,11 @@ def _checksum(content: bytes) -> str:
 
 
 def _checked_program(file: Path, about: Mapping[str, Any]) -> bytearray:
-    """Reads the serialized program of an exported policy. If the export contains the program's checksum, checks it.
+    """Reads the serialized program of an exported policy. If the export contains a checksum of the program, compares
+    it with the checksum of the file.
 
     Raises:
-        ValueError: If its checksum differs from the stored one.
+        ValueError: If the two checksums differ.
     """
     content = file.read_bytes()
     # Exports of before there were checksums have none.
@@ -353,8 +354,8 @@ def _checked_program(file: Path, about: Mapping[str, Any]) -> bytearray:
 
 
 def _check_sizes(about: Mapping[str, Any], arrays: Path) -> None:
-    """Raises a ValueError if an exported policy describes spaces with too many entries, or contains compressed arrays.
-    Loading it could need far more memory than the size of its files.
+    """Raises a ValueError if the spaces of an exported policy have more than `MAX_SPACE_ELEMENTS` entries, or if its
+    arrays are compressed. Loading such a policy could need far more memory than the size of its files.
     """
     entries = sum(num_described_entries(about[name]) for name in ("observation_space", "action_space"))
     if entries > MAX_SPACE_ELEMENTS:

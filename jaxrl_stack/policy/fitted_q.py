@@ -47,7 +47,8 @@ class FittedQConfig:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any] | None) -> FittedQConfig:
-        """Creates a `FittedQConfig` from the dict in the argument ``q_model_config={...}``; None selects the defaults.
+        """Creates a `FittedQConfig` from the dict in the argument ``q_model_config={...}``. Missing entries have their
+        default values; None selects all defaults.
 
         Raises:
             ValueError: For an unknown name or a value out of range.
@@ -194,8 +195,8 @@ def _value_of(network: Any, table: _Table, rows: jax.Array, is_discrete: bool) -
 @functools.lru_cache(maxsize=8)
 def _program(graphdef: Any, is_discrete: bool, config: FittedQConfig) -> Any:
     """Builds the compiled program of fitted Q evaluation, ``(params, table, rows, gamma, key) -> (Q [R], V [R],
-    loss)``. The program trains on the given rows of `table`, then computes Q-values and state values of all R rows;
-    ``loss`` is the mean over the last 100 updates.
+    loss)``. The program trains the Q-network on the given rows of `table`, then computes the Q-values and state values
+    of all R rows of `table`. ``loss`` is the mean loss of the last 100 updates.
     """
     optimizer = optax.adam(optax.cosine_decay_schedule(config.lr, config.num_updates))
     tau = config.tau

@@ -39,8 +39,9 @@ State = TypeVar("State", bound=ActingState)
 
 
 class Given(NamedTuple):
-    """Checked arguments of `Acting.compute_actions`, NumPy arrays ``[B, ...]``, and a PRNG key. `count` is the number
-    that is folded into the key, so that calls without a key use different random numbers.
+    """Checked arguments of `Acting.compute_actions`, NumPy arrays ``[B, ...]``, and a PRNG key. The number `count` is
+    folded into the key. If the caller passed a key, `count` is 0; otherwise it is the number of calls without a key so
+    far, so that each of these calls uses different random numbers.
     """
 
     observations: Any
@@ -168,8 +169,8 @@ class Acting(abc.ABC, Generic[State]):
 
     @functools.cached_property
     def _as_members(self) -> Callable[[Any], Any]:
-        """Function that converts actions to the dtypes of the environment's action space. Only parts of the space that
-        are a Box are converted, to NumPy arrays.
+        """Function that converts actions to the dtypes of the environment's action space. Actions of `Box` parts become
+        NumPy arrays; actions of other parts do not change. See `members_of`.
         """
         return members_of(self.action_space)
 
@@ -361,7 +362,7 @@ def _with_zeros(
 
 def _check_integers(space: gym.Space, arrays: Any, name: str) -> None:
     """Raises ValueError for integers that do not fit the dtype of their space. If the space is not a Box (for example
-    Discrete), also raises ValueError for integers outside of the space.
+    Discrete), also raises ValueError for values outside of the space.
     """
 
     def check(part: gym.Space, array: np.ndarray) -> None:

@@ -423,8 +423,8 @@ class Policy(Acting[PolicyState], Checkpointable):
     # ----------------------------------------------------------------------------------------------- checkpoints
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns the constructor arguments of a policy, except the module and the pipelines, which are checkpoint
-        components, and the settings that are arrays, which `get_state` returns.
+        """Returns the constructor arguments that a checkpoint stores. The module and the pipelines are separate
+        checkpoint components (see `get_checkpointable_components`); `get_state` returns the settings that are arrays.
         """
         return (), {
             "module_id": self.module_id,
@@ -609,8 +609,8 @@ def module_of_checkpoint(
 
 
 def _runner_of(stored: Stored) -> Stored | None:
-    """Returns the checkpoint component of the env runner, which contains the connectors; None if the run had no
-    environment.
+    """Returns, from an algorithm's checkpoint, the component of the env runner, which contains the connectors; None if
+    the run had no environment.
 
     Runs that sample nothing have the connectors of their evaluation only.
     """
@@ -634,8 +634,9 @@ def _of_module(modules: Stored, module_id: str) -> Stored:
 
 
 def _pipeline_of(stored: Stored, module_id: str) -> Stored:
-    """Returns the checkpoint component of a module's connector pipeline. If the checkpoint contains one pipeline per
-    module, but none for this module, because it acts for no agent, returns the first pipeline.
+    """Returns the checkpoint component of a module's connector pipeline. If all modules share one pipeline, returns
+    that pipeline. If modules have separate pipelines, but this module has none because it acts for no agent, returns
+    the first pipeline.
     """
     if stored.component().class_path != path_of(PipelinesByModule):
         return stored

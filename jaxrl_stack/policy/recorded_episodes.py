@@ -103,8 +103,10 @@ def whole_episodes(steps: Steps) -> RecordedEpisodes:
 
 
 def _episode_numbers(steps: Steps) -> np.ndarray:
-    """Returns the index of the episode of each row of recorded steps, int64 ``[R]``. The indices follow the sorted
-    episode ids.
+    """Returns, for each of R rows of recorded steps, the index of the episode that contains the row, int64 ``[R]``.
+
+    Episodes are numbered from 0 in the order of their ids, sorted as strings. If several episodes have the same id,
+    they get different indices, in the order in which they appear in the data.
     """
     starts = steps.piece_starts()
     first, final = starts[:-1], starts[1:] - 1

@@ -559,8 +559,8 @@ class DeviceReplay:
         return arithmetic.num_starts(jnp, is_first, self.length).astype(jnp.float32).T.reshape(-1)
 
     def _take_out(self, levels: Any, head: jax.Array, before: jax.Array, after: jax.Array) -> Any:
-        """Sets the priorities of the ring buffer rows with ages from `after` to ``before - 1`` to 0, so that their
-        steps can no longer be drawn. The newest row has age 0.
+        """Sets the priorities of old ring buffer rows to 0, so that their steps can no longer be drawn. These are the
+        rows with ``after <= age < before``; the newest row has age 0.
         """
 
         def is_left(carry: tuple[Any, jax.Array]) -> jax.Array:
@@ -1012,7 +1012,7 @@ class RandomNumbers:
 def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
     """Converts random uint32 `bits` to random int32 numbers from 0 to ``number - 1``: the upper 32 bits of the 64-bit
     product ``bits * number``. The bias of these random numbers is below ``number / 2^32``. If `bits` is None, returns
-    one 0, ``[1]``.
+    an array ``[1]`` with the value 0.
     """
     if bits is None:
         return jnp.zeros((1,), jnp.int32)

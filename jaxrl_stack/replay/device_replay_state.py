@@ -114,7 +114,7 @@ class StepLayout:
     """Memory layout of a stored step (a pytree). All 32-bit leaves are packed into one row of 32-bit words; every other
     leaf has a separate array.
 
-    One operation writes or reads the row. Flags are other leaves, too.
+    One operation writes or reads the row of words. Flags (bool leaves) also have separate arrays.
 
     Attributes:
         treedef: Structure of a step.

@@ -238,9 +238,9 @@ class _WithPriorities(abc.ABC):
 
     @abc.abstractmethod
     def _sample(self, buffer: Any, number: int, gamma: float, beta: float, **which: Any) -> Any:
-        """Draws a batch of samples from a host buffer and returns its columns. `which` contains keyword arguments for
-        the buffer's sampling method. If it contains ``modules_to_sample``, a list of module ids, draws one batch per
-        module and returns ``{module_id: columns}``.
+        """Draws a batch of samples from a host buffer and returns the batch's columns. `which` contains keyword
+        arguments for the buffer's sampling method. If `which` contains ``modules_to_sample``, a list of module ids,
+        draws one batch per module and returns ``{module_id: columns}``.
         """
 
     def _split(self, columns: dict[str, Any], number: int) -> tuple[dict[str, Any], Any]:

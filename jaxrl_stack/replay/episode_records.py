@@ -1,5 +1,5 @@
-"""Metadata of a replay buffer: records of its episodes, counts, and the unfinished episodes of each runner that adds
-blocks (T steps of B environments).
+"""Metadata of a replay buffer: records of its episodes, lifetime counts, and the unfinished episodes of each runner
+that adds blocks (T steps of B environments).
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ class EpisodeReplayBuffer(Checkpointable):
     def _add_block(
         self, columns: Mapping[str, Any], stream: Hashable, serial: int | None, starts: np.ndarray | None
     ) -> tuple[Segments, np.ndarray]:
-        """Adds a block (T steps of B environments) to the replay buffer. Does not log metrics.
+        """Adds a block (T steps of B environments) to the replay buffer, without logging metrics; see `add_block`.
 
         Returns:
             The segments of the block, and the numbers of their episodes in the buffer, int ``[K]``.
@@ -507,8 +507,8 @@ class EpisodeReplayBuffer(Checkpointable):
         return {"_items": own, "_places": places}
 
     def _begins_at(self, row: int) -> None:
-        """Hook after the first steps of an episode were evicted: its remaining steps begin at the stored row `row`. It
-        does nothing in this class; subclasses override it.
+        """Hook that runs after the first steps of an episode were evicted; the remaining steps begin at the stored row
+        `row`. The hook does nothing in this class; subclasses override it.
         """
 
     def _draw(self, number: int) -> np.ndarray:

@@ -143,8 +143,8 @@ class FrameStore:
 
     def _keep_earlier(self, rows: np.ndarray, obs: Any) -> None:
         """Stores the older frames of `obs`, the stacked observations of `rows`, which are the first rows of stored
-        episodes. Each row stores only its newest frame; the older frames of later rows are read from earlier rows, but
-        first rows have no earlier rows. Older frames that are all 0 are not stored.
+        episodes. A row stores only the newest frame of its observation. For later rows, the older frames are read from
+        the rows before them and from the frames stored here. Older frames that are all 0 are not stored.
         """
         older = map_arrays(lambda leaf: leaf[..., : -(leaf.shape[-1] // self.num_frames)], obs)
         for place, row in enumerate(rows.tolist()):
@@ -332,8 +332,8 @@ class FrameStore:
         return NStepWindows(sums, frames[items, lengths - 1], frames[items, lengths], lengths)
 
     def chain(self, rows: np.ndarray, longest: int, *, backwards: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Finds the rows that follow each of N rows in its stored episode (a linked list of rows), at most `longest`
-        per row. If `backwards` is True, finds the rows that precede it.
+        """Finds, for each of N rows, up to `longest` later rows of the same stored episode (a linked list of rows). If
+        `backwards` is True, finds earlier rows.
 
         Args:
             rows: ``[N]``, the rows to start from.
@@ -378,8 +378,8 @@ class FrameStore:
         return state
 
     def own(self) -> None:
-        """Before a write to the store, copies each array that an earlier result of `get_state` still uses. The write
-        then does not change this result.
+        """Copies each array of the store that an earlier result of `get_state` still uses. Called before every write to
+        the store, so that the write does not change this result.
         """
         if not self._loans:
             return

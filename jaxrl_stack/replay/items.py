@@ -100,8 +100,8 @@ def host_windows(
 
 
 def unnoticed(buffer: EpisodeReplayBuffer, seed: int) -> EpisodeReplayBuffer:
-    """Returns a copy of a replay buffer, so that draws do not change the original's random generator and metrics. The
-    copy shares the stored data, and has a new random generator with the seed `seed`.
+    """Returns a copy of a replay buffer, for draws that do not change the random generator and metrics of `buffer`. The
+    copy shares the stored data, but has a new random generator, seeded with `seed`, and separate metrics.
     """
     view = copy.copy(buffer)
     view.rng = np.random.default_rng(seed)

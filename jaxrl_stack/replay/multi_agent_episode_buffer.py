@@ -469,8 +469,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         self._note_added()
 
     def end_streams(self) -> None:
-        """Ends all unfinished episodes that `add_block` added. Called when the environments are reset, because later
-        blocks then do not continue these episodes.
+        """Ends (truncates) all unfinished episodes that `add_block` added. Called when the environments are reset,
+        because later blocks then do not continue these episodes.
         """
         for stream in list(self._streams):
             self._end_stream(stream)
@@ -549,8 +549,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         steps.seen = seen
 
     def _prepare(self, part: Any) -> None:
-        """Hook before steps are added to `part`, the replay buffer of one module. It does nothing in this class;
-        subclasses override it.
+        """Hook that runs before steps are added to `part`, the replay buffer of one module. The hook does nothing in
+        this class; subclasses override it.
         """
 
     def _count_added(self, num_steps: int) -> None:
@@ -726,7 +726,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return drawn
 
     def _note_sampled(self, num_steps: Mapping[str, int], number: int) -> None:
-        """Updates the metrics of the replay buffer after one call of a sampling method.
+        """Updates the counts and metrics of the replay buffer after one call of a sampling method.
 
         Args:
             num_steps: Number of steps that the call has drawn, by module.

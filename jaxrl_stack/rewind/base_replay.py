@@ -67,7 +67,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
     @abc.abstractmethod
     def start(self, iteration: int) -> None:
         """Builds the algorithm or population in a state at or before an iteration: from the nearest stored checkpoint
-        or, if none can be used, in the state in which the run began.
+        or, if it is missing or cannot be used, in the state in which the run began.
 
         Args:
             iteration: Number of finished iterations, at least 0.
@@ -102,8 +102,9 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         """
 
     def different_members(self, iteration: int) -> list[int | None]:
-        """Lists the members of a population whose parameters have another fingerprint (hash) than the one recorded
-        after an iteration. For a single run, the list is [None] if the fingerprint differs, otherwise [].
+        """Lists the members of a population whose present fingerprint (hash of the parameters) differs from the
+        fingerprint recorded after an iteration. For a single run, the list is [None] if the fingerprint differs,
+        otherwise []. If no fingerprints were recorded, the list is [].
         """
         recorded = self.recorded_fingerprints(iteration)
         present = self.fingerprints() if recorded else {}
@@ -159,8 +160,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         return self
 
     def run_to_before(self, iteration: int) -> int:
-        """Builds the algorithm or population in an earlier state (see `start`), then repeats the later
-        iterations and commands (recorded calls) that precede the given iteration.
+        """Builds the algorithm or population in an earlier state (see `start`), then repeats the later iterations and
+        commands (recorded calls) that precede the given iteration.
 
         Args:
             iteration: Number of the iteration, at least 1.
@@ -193,8 +194,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         return recorded.num_training_steps
 
     def catch_up_with(self, checkpoint: StoredCheckpoint) -> None:
-        """Applies the commands (recorded calls) that were called before a checkpoint of the present iteration was
-        saved, except commands that are applied already.
+        """Applies the commands (recorded calls) whose effects are part of a checkpoint of the present iteration, except
+        commands that are already applied.
         """
         self._catch_up(self.timeline.commands_at(checkpoint))
 

@@ -101,7 +101,7 @@ class MinibatchNumbers:
         return "\n\n".join([head, *tables])
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the metrics, gradient norms and tables of this minibatch as plain JSON types."""
+        """Returns all attributes of this minibatch as plain JSON types; a table becomes a list of its rows."""
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return as_json({name: list(value) if isinstance(value, Table) else value for name, value in own.items()})
 
@@ -205,8 +205,8 @@ class Inspection:
         return Table(found, "No losses of rows.")
 
     def layers(self) -> Table:
-        """Returns a table with one row per layer: means of norms and relative steps over the minibatches, and the
-        largest gradient norm of a minibatch.
+        """Returns a table with one row per layer: the means of its norms and relative steps over the minibatches,
+        and its largest gradient norm in a minibatch.
         """
         by_layer: dict[str, list[Mapping[str, Any]]] = {}
         for own in self._numbers:

@@ -98,7 +98,9 @@ class PopulationTimeline(BaseTimeline[RecordedMembers]):
         return of_table if of_table.get(newest) == of_checkpoint.get(newest) else of_checkpoint
 
     def _follows_restore(self, checkpoint: StoredCheckpoint) -> bool:
-        """Whether no recorded call has restored a state of the population since the checkpoint was saved."""
+        """Whether a checkpoint was saved after the last recorded call that restored a state of the population; True if
+        no call has restored a state.
+        """
         return self.commands_at(checkpoint) >= self._num_restored
 
     @property
@@ -139,7 +141,7 @@ class _Row(NamedTuple):
 
 
 def _rows_of_table(table: Path) -> Iterator[_Row]:
-    """Yields the rows of ``members.csv``. The rows of each member are in the order of its iterations.
+    """Yields the rows of ``members.csv``. The rows of each member are in the order in which it trained.
 
     Raises:
         ValueError: If it is damaged.

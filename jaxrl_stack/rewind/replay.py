@@ -181,8 +181,9 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         return next((name for name in _MAPPING if name in left_out), None)
 
     def _with_stored_mapping(self, config: AlgorithmConfig, checkpoint: StoredCheckpoint) -> AlgorithmConfig:
-        """Returns a config for the repeated run: the config that the caller passed. If ``policy_mapping_fn`` and
-        ``policies_to_train`` can have changed since the run began, the values in the checkpoint replace them.
+        """Returns the config for the repeated run: the config that the caller passed. If ``policy_mapping_fn`` and
+        ``policies_to_train`` can have changed since the run began, their values from the checkpoint replace the values
+        that the caller passed.
         """
         can_have_changed = CallbackList.from_config(config).overrides(*_CAN_CHANGE_MAPPING)
         if not (config.is_multi_agent and (can_have_changed or self._module_changes_before(checkpoint))):
