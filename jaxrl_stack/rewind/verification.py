@@ -99,7 +99,8 @@ def verify(
     allow: Iterable[Any] = (),
     progress: Callable[[int], object] = lambda iteration: None,
 ) -> Verification:
-    """Recomputes iterations of a run or a population and compares them with what was recorded.
+    """Recomputes iterations of a run or a population, and compares them with the recorded fingerprints (hashes of the
+    parameters) and the stored checkpoints.
 
     It checks the files first: checksums of commands and stored checkpoints, and the settings in ``params.json`` and in
     the checkpoints of a run. Then it compares the fingerprint of each recomputed iteration (of each member in a
@@ -144,7 +145,8 @@ def verify_population(
     allow: Iterable[Any] = (),
     progress: Callable[[int], object] = lambda iteration: None,
 ) -> Verification:
-    """Calls `verify` with the folder of a population, ``results_dir/population``.
+    """Recomputes iterations of a population, and compares them with the recorded fingerprints (hashes of the
+    parameters) and the stored checkpoints in the population's folder, ``results_dir/population``. Calls `verify`.
 
     Args:
         directory: The folder.
@@ -154,8 +156,8 @@ def verify_population(
 
 
 def _check_is_comparable(replay: BaseReplay[Any, Any], first: int, last: int) -> None:
-    """Raises an error if iterations are not recorded, `last` is before `first`, or the last iteration has neither a
-    fingerprint nor a checkpoint to compare with.
+    """Raises an error if `first` or `last` is not a recorded iteration, if `last` is before `first`, or if iteration
+    `last` has neither a fingerprint (a hash of the parameters) nor a stored checkpoint to compare with.
     """
     timeline = replay.timeline
     for iteration in (first, last):
@@ -173,7 +175,8 @@ def _check_is_comparable(replay: BaseReplay[Any, Any], first: int, last: int) ->
 
 
 def _compared(replay: BaseReplay[Any, Any], found: Verification, progress: Callable[[int], object]) -> Verification:
-    """Repeats iterations, and compares each with its recorded fingerprints and, if it has one, its stored checkpoint.
+    """Repeats training iterations. Compares each iteration with its recorded fingerprint (a hash of the parameters) and
+    with its checkpoint, if one is stored. Returns `found` with the result: the first difference, if any.
 
     If only a fingerprint differs, the first differing leaf is that of the next stored checkpoint.
 
@@ -217,7 +220,8 @@ def _compared(replay: BaseReplay[Any, Any], found: Verification, progress: Calla
 
 @dataclasses.dataclass(frozen=True)
 class RunDifference:
-    """Result of `diff`: the first iteration and leaf in which two runs differ.
+    """Result of `diff`: the first iteration in which two runs differ, and the first leaf of the training state that
+    differs after this iteration.
 
     Attributes:
         names: Names of the runs.
@@ -260,7 +264,8 @@ class RunDifference:
 
 
 def diff(run: Run, other: Run, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()) -> RunDifference:
-    """Finds the first iteration and leaf in which two runs differ.
+    """Finds the first iteration in which two runs differ, and the first leaf of the training state that differs after
+    this iteration.
 
     The first iteration is the first with another fingerprint, or with other numbers if a run has no fingerprints. Both
     runs are then recomputed up to it, and their states are compared.

@@ -106,7 +106,9 @@ def robust_limits(curves: Iterable[np.ndarray]) -> Limits | None:
 
 
 def _neighbours_median(values: np.ndarray) -> np.ndarray:
-    """Median of the values around each value, without the value itself."""
+    """Median of each value's neighbours: the `_WINDOW` values before and the `_WINDOW` values after the value, or fewer
+    at the ends of the array.
+    """
     padded = np.concatenate([np.full(_WINDOW, np.nan), values, np.full(_WINDOW, np.nan)])
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _WINDOW + 1)
     return np.nanmedian(np.delete(windows, _WINDOW, axis=1), axis=1)

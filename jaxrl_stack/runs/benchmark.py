@@ -429,7 +429,8 @@ class Benchmark:
         references: Mapping[str, tuple[float, float, str]] | None = None,
         **options: Unpack[AxisOptions],
     ) -> Any:
-        """Draws score distributions over all `common_tasks`: share of runs above each normalised score.
+        """Draws the distribution of each algorithm's normalised scores over all `common_tasks`: for each threshold, the
+        fraction of runs with a higher score.
 
         Args:
             path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
@@ -485,16 +486,16 @@ def _known_scores(cell: Cell) -> np.ndarray:
 
 
 def _over_runs(num_runs: int) -> Statistic:
-    """Returns the statistic that summarises the scores of one task: the IQM (interquartile mean) for at least
-    `MIN_SEEDS_OF_IQM` runs, else the mean. The statistic is a function of scores ``[..., runs, 1]``, where 1 is the
-    number of tasks.
+    """Returns a function that summarises the scores of one task: the IQM (interquartile mean) for at least
+    `MIN_SEEDS_OF_IQM` runs, else the mean. The function takes an array ``[..., runs, 1]``, whose last axis is the
+    single task.
     """
     return (lambda scores: iqm(scores[..., 0], axis=-1)) if num_runs >= MIN_SEEDS_OF_IQM else mean_score
 
 
 def _aggregates(num_runs: int) -> dict[str, Statistic]:
-    """Statistics over all tasks, computed from normalised scores: ``{label of the table row: function of the scores}``.
-    The IQM (interquartile mean) is omitted for fewer than `MIN_SEEDS_OF_IQM` runs.
+    """Returns ``{label of the table row: function}``. Each function computes a statistic over all tasks from normalised
+    scores. The IQM (interquartile mean) is omitted if `num_runs` is below `MIN_SEEDS_OF_IQM`.
     """
     own_iqm: dict[str, Statistic] = {"IQM": iqm_score} if num_runs >= MIN_SEEDS_OF_IQM else {}
     found = {"mean": mean_score, "median": median_score, **own_iqm, "optimality gap": optimality_gap}

@@ -64,7 +64,8 @@ class Budget:
 
 
 def end_of_domain(space: Any, value: Any, share: float = 0.05) -> str | None:
-    """Returns "lower" or "upper" if a value lies close to that bound of its search space, else None.
+    """Returns the bound of the search space, "lower" or "upper", to which a value is close: the distance is at most
+    `share` of the width of the space. Returns None if the value is close to neither bound.
 
     Args:
         space: Search space with ``lower`` and ``upper``, such as ``tune.loguniform(1e-4, 1e-2)``.

@@ -56,9 +56,8 @@ class CommandLog:
 
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
-        """Context manager in which method calls are not recorded as commands. It is for calls inside of a recorded
-        call, an iteration or a callback: if the recorded call, the iteration or the callback is repeated, it makes the
-        inner calls again.
+        """Context manager in which method calls are not recorded as commands. It is for calls that a recorded call, an
+        iteration or a callback makes: if this caller is repeated, it makes the calls again.
         """
         self._depth += 1
         try:
@@ -137,8 +136,8 @@ class CommandLog:
             self.write_to(self._directory)
 
     def write_to(self, directory: Path | None) -> None:
-        """Writes all recorded commands to ``commands.jsonl`` in the folder of the run, and every later command as soon
-        as it is recorded.
+        """Writes the recorded commands that are not yet in ``commands.jsonl`` to this file in the folder of the run.
+        Then, every new command is written as soon as it is recorded.
 
         Args:
             directory: Folder of the run; None if it does not exist yet.
@@ -159,8 +158,8 @@ class CommandLog:
 
 
 def line_checksum(line: Mapping[str, Any], before: int) -> int:
-    """CRC-32 of a line of ``commands.jsonl`` without its entry ``crc32``, continued from the checksum `before` of the
-    previous line.
+    """CRC-32 checksum of a line of ``commands.jsonl`` without the line's entry ``crc32``. It also depends on all
+    earlier lines, because it starts from the previous line's checksum, `before`.
     """
     plain = {name: value for name, value in line.items() if name != "crc32"}
     return zlib.crc32(json.dumps(plain, sort_keys=True).encode(), before)
@@ -210,8 +209,8 @@ class Command:
         return Decoder(loader, arrays=arrays.__getitem__, what=self.path).decode_items(self.encoded)
 
     def check_arrays(self) -> dict[str, np.ndarray]:
-        """Reads the arrays in the arguments of the recorded call, ``{name: array}``, and compares them with their
-        recorded checksums.
+        """Reads the arrays in the arguments of the recorded call, and checks that their checksums are equal to the
+        recorded ones. Returns ``{name: array}``.
 
         Raises:
             ValueError: If an array is missing or has changed.

@@ -300,7 +300,7 @@ def much_is_clipped(numbers: Numbers) -> Said:
 
 @rule("problem", "Exploration has stopped too early")
 def entropy_collapsed(numbers: Numbers) -> Said:
-    """Diagnoses a policy that has stopped exploring although its return has not settled at its highest value."""
+    """Diagnoses a policy that no longer explores, although the return has not settled at its highest value."""
     first, last = numbers.early("entropy"), numbers.late("entropy")
     deviation = numbers.late("policy_std")
     returns = numbers.known(RETURN)

@@ -170,7 +170,8 @@ class History:
             writer.writerows(map(_cell, row) for row in self._table().tolist())
 
     def to_json_lines(self, path: str | os.PathLike[str]) -> None:
-        """Writes the table to a file of JSON lines, as `ResultWriter` writes results: one nested object per iteration.
+        """Writes the table to a file of JSON lines, one nested JSON object per iteration, similar to the
+        ``result.json`` of a run.
 
         Args:
             path: File to write; an existing file is replaced. Cells without a number are left out, infinities are null.
@@ -211,7 +212,8 @@ class History:
         label: str | None = None,
         **options: Unpack[AxisOptions],
     ) -> Any:
-        """Draws one or several columns, such as the returns of each policy.
+        """Draws one or several columns of the run's table as curves over env steps or another x axis, such as the
+        returns of each policy.
 
         The mean return of several agents has a line for each agent, or for each policy if there are more than 8 agents,
         and a thin line for the sum.
@@ -387,8 +389,8 @@ class History:
 
 
 def _note_changes(settings: dict[str, list[tuple[int, float]]], config: Any, row: int) -> None:
-    """Compares the config of a row (an iteration) with the config of the previous row. Adds ``(row, value)`` to the
-    list of changes of each setting that differs.
+    """Compares the settings in the config of an iteration (a row of the table) with the previous row. For each setting
+    that is new or has another value, adds ``(row, value)`` to the setting's list in `settings`.
     """
     found: dict[str, float] = {}
     if isinstance(config, Mapping):
@@ -400,7 +402,9 @@ def _note_changes(settings: dict[str, list[tuple[int, float]]], config: Any, row
 
 
 def _expanded(changes: Sequence[tuple[int, float]], num_rows: int) -> list[float]:
-    """Expands changes of a setting, ``(row, value)``, to its value in every row of the table."""
+    """Expands the changes of a setting, pairs ``(row, value)``, to a list with the setting's value in every row of the
+    table; NaN before the first change.
+    """
     rows = [row for row, _ in changes]
     values = [math.nan] * rows[0]
     for (row, value), end in zip(changes, [*rows[1:], num_rows], strict=True):

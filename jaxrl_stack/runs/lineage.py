@@ -61,7 +61,9 @@ class Lineage:
     copies: tuple[Copy, ...] = ()
 
     def until(self, iteration: int) -> Lineage:
-        """Returns the lineage with only the copies that were made directly after an iteration, or earlier."""
+        """Returns the lineage (record of copies of members over other members) with only the copies that were made
+        after iteration `iteration` or after an earlier one.
+        """
         return dataclasses.replace(self, copies=tuple(one for one in self.copies if one.iteration <= iteration))
 
     @property
@@ -76,7 +78,7 @@ class Lineage:
 
     def ancestors(self, member: int) -> list[tuple[int, int]]:
         """Traces the training of a member of the population back over all copies. Returns the members whose training
-        led to the present state of `member`, each with the first of its iterations that contributed to this state.
+        led to the present state of `member`, each with the first iteration of the training that it contributed.
 
         Args:
             member: Index of the member.

@@ -1,4 +1,4 @@
-"""Facts about a machine that affect the exact bits of a run's numbers, and the reason why some runs are not
+"""Facts about a machine that affect the exact bits of a run's numbers, and a check whether a run's config is
 reproducible bit for bit.
 """
 

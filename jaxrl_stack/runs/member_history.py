@@ -72,9 +72,9 @@ class MemberHistory:
         self._cells[f"{SETTINGS}{name}"] = [values_at(int(num_env_steps)) for num_env_steps in starts]
 
     def leave_out(self, members: Sequence[int]) -> None:
-        """Sets the values of each given member to NaN in the iterations after the member's last one, in which the
-        member did not train. Numbers that all members share remain. Call this before the members train again;
-        otherwise, the table would then show values of iterations without training.
+        """Sets the values of the given members to NaN in the iterations after each member's last one, because the
+        member did not train in these iterations. Numbers that all members share remain. Call this before the members
+        train again; after that, the table would show the values as results of training.
         """
         for member in members:
             for column in self._cells.values():
@@ -248,8 +248,8 @@ class MemberHistory:
 
 
 def _history_of(columns: Mapping[str, np.ndarray], length: int) -> History:
-    """Builds the history (table of metrics) of one member of a population from the member's columns. Each column has
-    one value for each of the first `length` iterations.
+    """Builds the history (table of metrics, one row per iteration) of one member of a population. Each array in
+    `columns` has the member's values of one metric in iterations 1 to `length`.
     """
     history = History()
     cells = np.array(list(columns.values()), np.float64).reshape(len(columns), length)
@@ -258,8 +258,8 @@ def _history_of(columns: Mapping[str, np.ndarray], length: int) -> History:
 
 
 def _numbers(result: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yields ``(path, value)`` for all numbers, and for arrays ``[M]`` with one value per member of the population, in
-    a nested result.
+    """Yields ``(path, value)`` for each number in a nested result, and for each array ``[M]`` with one value per member
+    of the population.
     """
     for name, value in result.items():
         kind = type(value)

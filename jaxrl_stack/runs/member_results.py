@@ -13,8 +13,8 @@ from jaxrl_stack.utils.results import get_nested
 
 
 class MemberResults(Sequence[Result]):
-    """Sequence of the members' results. A result is created when it is accessed, because most metrics are read for all
-    members together (`column`).
+    """Sequence of the members' results. A member's result is created only when it is accessed, because callers usually
+    read a metric of all members together, with `column`.
 
     Args:
         numbers: Nested dicts of values that members share, and of arrays ``[M]``.
@@ -94,8 +94,8 @@ def _scalar(value: Any, index: int) -> Any:
 
 
 def population_numbers(members: MemberResults, is_live: np.ndarray, key: str = RETURN) -> dict[str, Any]:
-    """Statistics over the live members: median, IQM, best and worst value of a metric, and the index of the best
-    member. Also contains the number of all members and the number of live members.
+    """Statistics of one metric over the live members: median, IQM, best and worst value, and the index of the best
+    member. The dict also contains the number of all members and the number of live members.
 
     Args:
         members: Results of the members.

@@ -1,4 +1,4 @@
-"""Origin of a run: the command, versions, the state of the code."""
+"""Origin of a run: its command, the versions of packages, and the git commit of the code."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def run_origin(command: Sequence[str] | None = None, *, algorithm: str | None = 
 
 
 def git_state(directory: str) -> dict[str, Any] | None:
-    """Commit of a directory's repository, and whether tracked files differ from it.
+    """Commit of the git repository that contains a directory, and whether tracked files differ from this commit.
 
     Returns:
         ``{"commit": str, "dirty": bool}``; None without a commit or without git.

@@ -114,7 +114,7 @@ class RunOutput:
             self._log.handle(logging.LogRecord("jaxrl_stack", logging.INFO, "", 0, text, None, None))
 
     def note_end(self, reason: StopReason, text: str) -> None:
-        """Writes why a run ended: the reason to ``run.json`` and a text to the log file."""
+        """Writes the reason why a run ended to ``run.json``, and a text about the end of the run to the log file."""
         if self.directory is not None:
             write_end(self.directory, reason)
         self.log(text)

@@ -67,7 +67,8 @@ class Quantiles(NamedTuple):
 
 
 def quantiles(scores: np.ndarray, fraction: float, diverged: Sequence[int] = ()) -> Quantiles:
-    """Selects the members to replace, and the members whose copies replace them.
+    """Selects the members to replace (diverged ones and the ones with the lowest scores), and the members whose copies
+    replace them (the ones with the highest scores). Returns the indices of both as `Quantiles`.
 
     Without diverged members these are the sets of Tune: ``ceil(M * fraction)`` members each, at most half.
 
@@ -102,8 +103,9 @@ class Explored(NamedTuple):
 def explore(
     pbt: PBT, settings: Mapping[str, Any], rng: np.random.Generator, is_valid: Callable[[str, Any], bool]
 ) -> Explored:
-    """Resamples or perturbs the settings in `PBT.mutations` for the copy of a member. New values have the same
-    distribution as in Tune's explore step.
+    """Chooses the settings of a member that becomes a copy of another member: resamples or perturbs each setting in
+    `PBT.mutations`. The new values have the same distribution as in the explore step of Ray Tune's
+    ``PopulationBasedTraining``.
 
     Lists: a new draw with `PBT.resample_probability` or if the list lacks the value, else a shift to a neighbour.
     Others: a new draw with that probability, else the product with one of `PBT.perturbation_factors`. Integers are

@@ -1,4 +1,6 @@
-"""Curves of runs from folders that this package, RLlib or Ray Tune wrote: as figures, as text drawings, as a table."""
+"""Curves of runs, drawn as figures or as text, and tables of final performance. The runs are read from folders that
+this package, RLlib or Ray Tune wrote.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +71,9 @@ def bands_of(
 def bands_by_agent(
     runs: Sequence[Run], key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
 ) -> list[Band]:
-    """Aggregates runs to bands (curves with intervals), as `bands_of` does. If multi-agent runs differ only in their
-    seed, each agent's return gets one band, and the sum of returns gets a thin band.
+    """Aggregates runs to bands (curves with intervals), one for each group of runs that differ only in their seed. If
+    all runs form one group with several agents, each agent's return gets a band, and the sum of all returns gets a thin
+    band.
 
     Args:
         runs, key, x, aggregate, band: See `bands_of`, also for errors. Keys other than a mean return have one band for
@@ -152,7 +155,8 @@ def plot_runs(
 def runs_as_text(
     runs: Runs, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", width: int = 72, height: int = 12
 ) -> str:
-    """Draws curves in characters, one below the other, for terminals and without matplotlib.
+    """Draws the curves of runs in characters, one curve below the other. The text can be printed in terminals, and
+    needs no matplotlib.
 
     Args:
         runs, key, x, aggregate: See `plot_runs`, also for errors.
@@ -195,7 +199,7 @@ def ending_header(x: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison(Ending):
-    """Final performance of one of the groups of runs that `compare` compares.
+    """Label and final performance of a group of runs: an entry of the list that `compare` returns.
 
     Attributes:
         label: Name of the group.
@@ -209,7 +213,8 @@ class Comparison(Ending):
 def compare(
     runs: Runs, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
 ) -> list[Comparison]:
-    """Compares groups of runs by their final performance, highest first.
+    """Compares the final performance of groups of runs that differ only in their seed. Returns one `Comparison` for
+    each group, highest performance first.
 
     Args:
         runs, key, x, aggregate, band: See `plot_runs`, also for errors.
@@ -228,7 +233,7 @@ def compare(
 
 
 def comparison_text(rows: Sequence[Comparison], x: str = STEPS, format: str = "text") -> str:
-    """Formats the result of `compare` as a table.
+    """Formats the final performances of groups of runs, which `compare` returns, as a table.
 
     Args:
         rows: Result of `compare`.

@@ -178,8 +178,8 @@ class LiveDisplay(Silence):
 
 
 def _sparklines(history: History) -> list[Text]:
-    """Curve of the return in characters. With several agents, one curve for each agent, and a dim curve for the sum of
-    all returns.
+    """Curve of the mean return, drawn as one line of characters. With several agents, one line for each agent (or
+    policy, if there are many agents), and a dim line for the sum of the agents' returns.
     """
     parts = columns_of_agents(history.columns)
     if not parts:

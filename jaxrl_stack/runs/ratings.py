@@ -168,7 +168,9 @@ class GameResults:
         return formatted_table(header, rows, format, notes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Players, counts, win rates and ratings as plain values; None for pairs without games."""
+        """Returns players, wins, draws, win rates and Elo ratings with 95 % intervals as a dict of lists. A win rate is
+        None if the two players have no game.
+        """
         low, high = self.elo_intervals()
         rates = [[None if np.isnan(rate) else rate for rate in row] for row in self.win_rates().tolist()]
         return {

@@ -93,7 +93,7 @@ def report_html(
     x: str = STEPS,
     aggregate: str = "iqm",
 ) -> str:
-    """Builds the HTML text of a report; see `write_report`."""
+    """Builds the HTML text of a report of one run or several runs. For the arguments, see `write_report`."""
     if not runs:
         raise ValueError("A report needs at least one run. Pass folders of runs.")
     first = runs[0]

@@ -128,8 +128,8 @@ class Result(dict[str, Any]):
                 yield from self._line(f"learners/{module_id}/{name}")
 
     def _own(self) -> Iterator[_Line]:
-        """Lines for numbers at the top level of the result that are not standard, such as metrics that a callback has
-        logged.
+        """Yields lines that display the numbers at the top level of the result that are not built in, such as metrics
+        that a callback has logged.
         """
         for name in self:
             if name not in ROOT:
@@ -147,7 +147,9 @@ def _is_known(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Formats a number of a result for display, with thousands separators or with four significant digits."""
+    """Formats a number of a result for display: with thousands separators for integers and for floats from 1000 to 1e9
+    in magnitude, otherwise with four significant digits.
+    """
     if isinstance(value, numbers.Integral):
         return f"{value:,}"
     return f"{value:,.1f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"

@@ -87,8 +87,8 @@ class Scores:
         return self._population.iteration % self._interval == 0
 
     def times(self) -> list[tuple[float, bool]]:
-        """Lists a pair ``(time, has_scores)`` for each iteration so far. `time` is the value of the scheduler's
-        ``time_attr`` after the iteration, the largest of all members. `has_scores` is False if scores come from
+        """Lists a pair ``(time, has_scores)`` for each iteration so far. `time` is the largest value of the scheduler's
+        ``time_attr`` over all members of the population after the iteration. `has_scores` is False if scores come from
         evaluations and the iteration had no evaluation, else True.
         """
         history = self._population.history
@@ -326,8 +326,8 @@ def train_scheduled(
 
 
 def deciding(decider: Exploiter | Halver | None, wave: Wave) -> Callable[[str], None]:
-    """Returns a function for ``learn(after_iteration=)``. The function applies the scheduler to the runs that train
-    together, and saves a checkpoint of these runs when it is due.
+    """Creates the callback for ``learn(after_iteration=)`` of runs that train together. After each iteration, the
+    callback applies the scheduler to the runs, and saves a checkpoint of them if a checkpoint is due.
     """
 
     def after_iteration(reason: str) -> None:

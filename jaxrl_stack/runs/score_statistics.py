@@ -86,7 +86,7 @@ def score_distribution(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray
 
 
 def probability_of_improvement(scores: np.ndarray, baseline: np.ndarray) -> np.ndarray:
-    """Probability that a run scores higher than a run of a baseline on the same task, mean over tasks.
+    """Mean over tasks of the probability that a run scores higher than a run of the baseline on the same task.
 
     Per task it is the Mann–Whitney U statistic divided by the number of pairs. Ties count ½.
 

@@ -43,7 +43,7 @@ SEARCH_FILE = "search.json"
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """Arguments of a sweep whose settings a searcher suggests.
+    """Arguments of a sweep in which a searcher suggests the settings of the runs.
 
     Attributes:
         config: Config of all runs.
@@ -199,8 +199,8 @@ def _joined(waves: Sequence[Trained]) -> Trained:
 
 
 def _score(trained: Trained, place: int, search: Search) -> float:
-    """Final metric of a combination of settings, as in the sweep's table; NaN if no run has a usable value, for example
-    because all runs diverged or no episode ended.
+    """Final value of the searcher's metric for a combination of settings, aggregated over its runs. NaN if no run has a
+    usable value, for example because all runs diverged or no episode ended.
     """
     runs = [run for run in trained.runs_of(place) if _has_score(run, search)]
     if not runs:
@@ -214,8 +214,8 @@ def _has_score(run: Run, search: Search) -> bool:
 
 
 def _require_scores(trained: Trained, search: Search) -> None:
-    """Checks that at least one of the runs that have not diverged has a finite value of the searcher's metric. If all
-    runs have diverged, checks nothing.
+    """Raises an error if all runs that have not diverged lack a finite value of the searcher's metric. If all runs have
+    diverged, raises no error.
 
     Raises:
         ValueError: If none of these runs has such a value; the message names the metric.
@@ -230,8 +230,9 @@ def _require_scores(trained: Trained, search: Search) -> None:
 
 
 def _best(trained: Trained, search: Search) -> list[int]:
-    """Ranks the distinct combinations of settings by their final metric, best first; with successive halving,
-    combinations with longer runs come first. Returns their indices; combinations without a metric are omitted.
+    """Ranks the distinct combinations of settings by their final metric, best first. With successive halving, ranks
+    them by the length of their longest run first, then by metric. Returns the indices of the combinations; combinations
+    without a metric are omitted.
     """
     sign = -1 if search.objective.mode == "max" else 1
     found = []
@@ -245,14 +246,14 @@ def _best(trained: Trained, search: Search) -> list[int]:
 
 
 def _num_iterations(trained: Trained, place: int) -> int:
-    """Number of iterations of the longest run of a combination."""
+    """Largest number of iterations among the runs of a combination of settings."""
     return max(len(run.history) for run in trained.runs_of(place))
 
 
 class Trainer:
-    """Trainer of a sweep's runs. Trains the runs of a wave (several combinations of settings) together, in one
-    population that restarts for each wave. Trains one run after the other with ``one_program=False``, or if the config
-    does not allow a population.
+    """Trains the runs of a sweep. The runs of a wave (several combinations of settings) are members of one population,
+    which is restarted with new members for the next wave. With ``one_program=False``, or if the config does not allow a
+    population, the runs are trained one after the other.
 
     Args:
         search: Arguments of the sweep.
@@ -283,7 +284,7 @@ class Trainer:
 
     def base(self, name: str) -> AlgorithmConfig:
         """Returns a copy of the sweep's config for a part of the runs, such as a wave. If the sweep has a
-        ``results_dir``, the copy's ``results_dir`` is the subfolder `name` of this folder.
+        ``results_dir``, the copy's ``results_dir`` is ``<results_dir>/<name>``.
         """
         directory = self._search.config.results_dir
         own = self._search.config.copy(copy_frozen=False)
@@ -305,8 +306,8 @@ class Trainer:
         return float(min(lengths, default=0.0))
 
     def _end_of_runs(self) -> StopCriteria:
-        """Stop criteria of the runs: the goal of the sweep. If successive halving has ``stop_last_trials=True``, a run
-        also ends at the time ``max_t`` of `Halving`.
+        """Stop criteria of the runs: the goal of the sweep. With successive halving and ``stop_last_trials=True``, a
+        run also ends when ``time_attr`` reaches ``max_t`` (attributes of `Halving`).
         """
         until, halving = self._search.until, self._search.halving
         return StopCriteria(until) if halving is None else halving.with_end(until)
@@ -512,8 +513,8 @@ class Record:
         return cls(search, Path(str(directory)) if is_kept else None)
 
     def next_wave(self, number: int, size: int, expected_steps: Callable[[], float]) -> list[Mapping[str, Any]] | None:
-        """Returns the combinations of settings of the next wave (trained together), recorded or newly suggested; None
-        if the search has ended.
+        """Returns the combinations of settings of wave `number`, which are trained together. If the wave is recorded,
+        returns its recorded combinations, else new ones that the searcher suggests. None if the search has ended.
 
         Args:
             number: Index of the wave.
@@ -571,8 +572,9 @@ class Record:
         return suggested
 
     def finish_wave(self, number: int, trained: Trained, seconds: float) -> None:
-        """Stores the cost of a wave (combinations of settings that were trained together), and reports its results to
-        the searcher once.
+        """Stores the cost (seconds and env steps) of a wave of combinations of settings that were trained together. If
+        no later wave is recorded, also reports the wave's results to the searcher; otherwise, the searcher already
+        knows them.
         """
         wave, search = self._waves[number], self._search
         if wave["seconds"] is None:
@@ -594,16 +596,18 @@ class Record:
         self._write()
 
     def _room_in_samples(self) -> int:
-        """Number of combinations of settings that the search may still try until it reaches ``num_samples``;
-        `WAVE_WITH_HALVING` if ``num_samples`` is None.
+        """Number of combinations of settings that the search may still try until it reaches ``num_samples``. If
+        ``num_samples`` is None, `WAVE_WITH_HALVING`, the largest size of a wave (combinations that are trained
+        together).
         """
         if self._search.num_samples is None:
             return WAVE_WITH_HALVING
         return self._search.num_samples - sum(len(wave["settings"]) for wave in self._waves)
 
     def _room_in_budget(self, expected_steps: Callable[[], float]) -> int:
-        """Number of combinations of settings to train next, so that they, and the confirmation of the best with new
-        seeds, fit into the budget.
+        """Number of combinations of settings to train next within the budget. A part of the budget is reserved to train
+        the best combinations again with new seeds. Without a budget, `WAVE_WITH_HALVING`, the largest size of a wave
+        (combinations that are trained together).
         """
         budget, search = self._search.budget, self._search
         if budget is None:

@@ -17,7 +17,7 @@ FINISHED = "FINISHED"
 
 
 class Searcher(Protocol):
-    """Methods of Ray Tune's ``Searcher`` that sweeps call."""
+    """Protocol of the searchers that sweeps use: the methods of Ray Tune's ``Searcher`` that a sweep calls."""
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any]) -> bool: ...
     def suggest(self, trial_id: str) -> Any: ...
@@ -90,7 +90,8 @@ class RandomSearch:
 def prepared(
     searcher: Any, space: Mapping[str, Any], default: str, where: str, other: Objective | None = None
 ) -> Objective:
-    """Passes the search space, the metric and the mode to a searcher. Returns metric and mode as an `Objective`.
+    """Passes the search space, the metric and the mode ("max" or "min") to a searcher. If the searcher has no metric,
+    uses the scheduler's metric, else `default`. Returns the metric and the mode as an `Objective`.
 
     Args:
         searcher: Object with Ray Tune's `Searcher` interface.

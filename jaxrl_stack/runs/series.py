@@ -122,14 +122,16 @@ class Trial:
         return own if self.folder is None else own.reporting(results_dir=self.folder)
 
     def member_config(self) -> AlgorithmConfig:
-        """Unfrozen copy of the run's config without its own results folder: the population writes the folders of all
-        members.
+        """Unfrozen copy of the run's config, for a member of a population. The copy keeps the ``results_dir`` of the
+        whole series instead of this run's folder, because the population writes the folders of all members.
         """
         return self.base.with_settings(self.settings).debugging(seed=self.seed)
 
     @property
     def member(self) -> dict[str, Any]:
-        """Seed and settings of the run, for ``build_population(members=)`` and `Population.restart`."""
+        """Dict with the run's seed and settings, ``{"seed": int, "settings": dict}``, in the form of the members in
+        ``build_population(members=)`` and `Population.restart`.
+        """
         return {"seed": self.seed, "settings": self.settings}
 
     def without_folder(self) -> Trial:
@@ -297,7 +299,8 @@ def _as_population(
     *,
     progress: bool,
 ) -> tuple[bool, Mapping[str, Any]]:
-    """Trains a group of planned runs as one population; if memory is short, in several waves with the same program.
+    """Trains a group of planned runs as one population. If memory is too small for all, trains parts of the group one
+    after the other with the same compiled program.
 
     If the folder has a checkpoint of some trials, only these are trained.
 
@@ -397,8 +400,8 @@ def train_one_by_one(
 
 
 def known_defaults(trial: Trial) -> Mapping[str, Any]:
-    """Returns the default settings of a trial's algorithm as plain values, read from a new config. They become
-    `Series.defaults` if no algorithm was built.
+    """Returns the default settings of a planned run's algorithm as plain values. They are read from a new config of the
+    algorithm, so no algorithm has to be built.
     """
     return as_json(type(trial.base)().to_dict())
 
@@ -420,7 +423,8 @@ def _interrupted(
 def series_of(
     trials: Sequence[Trial], runs: Mapping[int, Run], defaults: Mapping[str, Any], *, is_one_program: bool
 ) -> Series:
-    """Builds a `Series` from finished runs, and gives each run the name of its trial (planned run).
+    """Builds a `Series` from finished runs, in the order of `trials` (the planned runs). Each run gets the name of its
+    planned run, such as ``"lr=0.001 seed=3"``.
 
     Args:
         trials: All trials.

@@ -118,7 +118,7 @@ class SeriesFolder:
         return folder_of(self._names[place], self.path)
 
     def finished(self) -> dict[int, Run]:
-        """Finished runs by their index in the series (several runs with one goal)."""
+        """Finished runs of the series (several runs with one goal): ``{index in the series: run}``."""
         return {} if self.path is None else {place: run for place, (run, _) in finished_runs(self.path).items()}
 
     def begun(self, places: Sequence[int]) -> list[int]:
@@ -150,8 +150,8 @@ class SeriesFolder:
                 )
 
     def wave(self, places: Sequence[int], trained: Algorithm | Population, *, is_one_program: bool) -> Wave:
-        """Starts or continues a wave (runs that are trained together): the runs at the indices `places`. The algorithm
-        or population `trained` trains them.
+        """Starts or continues a wave, and returns it. A wave consists of the runs at the indices `places`, which the
+        algorithm or population `trained` trains together.
 
         If the folder has a checkpoint of these runs, `trained` restores it.
         """
@@ -191,8 +191,9 @@ class Wave:
         self.is_restored = self.is_trained = False
 
     def begin(self) -> None:
-        """Starts a wave (runs trained together). Restores the wave's checkpoint from the folder of the series; without
-        a checkpoint, writes a description of the wave to this folder.
+        """Starts or continues a wave (runs trained together). If the folder of the series has a checkpoint of the wave,
+        restores the algorithm or population from it. Else, writes the indices and folders of the wave's runs to a file
+        in the folder of the series.
         """
         if self._folder.path is None:
             return
@@ -275,7 +276,9 @@ class Wave:
 
 
 def schedule_text(schedule: Any) -> str:
-    """Formats a scheduler's arguments as text, with the bounds of search spaces, to compare them between calls."""
+    """Formats a scheduler's arguments as text, with the bounds of search spaces. A series that is continued compares
+    this text with the stored one.
+    """
     given = {field.name: getattr(schedule, field.name) for field in dataclasses.fields(schedule)}
     return f"{type(schedule).__name__}({', '.join(f'{name}={argument_text(one)}' for name, one in given.items())})"
 
@@ -348,7 +351,8 @@ def _read_wave(file: Path) -> dict[str, Any]:
 
 
 def _read_json(file: Path, keys: Sequence[str], remedy: str) -> dict[str, Any]:
-    """Reads a JSON object and checks that it has the given keys.
+    """Reads a JSON object from a file. Raises an error if the file is not valid JSON, or if the object lacks one of the
+    given keys.
 
     Raises:
         ValueError: The file is damaged; names it and the remedy.

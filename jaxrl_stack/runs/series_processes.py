@@ -80,8 +80,8 @@ def _train_one(
 
 
 def run_call(path: str, parent: str) -> None:
-    """Runs a function call that `_written` stored. If the parent process ends, for example by ``kill -9``, the run
-    stops as after Ctrl-C.
+    """Loads a function call, which trains a run, from a file and executes it. If the parent process ends, for example
+    by ``kill -9``, the training is interrupted as by Ctrl-C, and saves a checkpoint.
 
     Args:
         path: File of the call.
@@ -92,7 +92,7 @@ def run_call(path: str, parent: str) -> None:
 
 
 def _interrupt_without(parent: int) -> None:
-    """Waits until the parent process has ended, then interrupts the main thread. As after Ctrl-C, the training in the
+    """Waits until the parent process has ended, then interrupts the main thread, as Ctrl-C does. The training in the
     main thread then saves a checkpoint, and the process exits.
     """
     # Processes in the background ignore SIGINT, except while they train.
@@ -102,14 +102,15 @@ def _interrupt_without(parent: int) -> None:
 
 
 def _written(call: Callable[[], None], path: Path) -> Path:
-    """Writes a function call to a file that another process can load."""
+    """Writes a function call to the file `path`, from which another process can load it. Returns `path`."""
     # Configs may hold functions of notebooks and scripts.
     path.write_bytes(importlib.import_module("ray.cloudpickle").dumps(call))
     return path
 
 
 def _run_all(calls: Sequence[Path], jobs: int) -> list[int]:
-    """Runs stored function calls in separate processes, at most `jobs` at the same time.
+    """Loads each function call from its file and executes it in a separate process. At most `jobs` processes run at the
+    same time.
 
     Returns:
         Exit code of each call. After Ctrl-C, calls that have not begun count as interrupted.
