@@ -69,8 +69,8 @@ class CommandLog:
     def around(
         self, algorithm: Any, call: str, arguments: Mapping[str, Any], *, reason: str | None = None
     ) -> Iterator[None]:
-        """Context around a method call that changes the training state. Records the call in the command log if it
-        succeeds, unless another recorded call or `train` made it.
+        """Context manager around a method call that changes the training state. Records the call in the command log if
+        it succeeds, unless another recorded call or `train` made the call.
 
         Args:
             algorithm: The algorithm; its ``iteration`` is recorded before and after the call.
@@ -94,8 +94,8 @@ class CommandLog:
 
     @contextlib.contextmanager
     def around_iteration(self, algorithm: Any) -> Iterator[None]:
-        """Context around a training iteration: method calls inside are not recorded, because repeating the iteration
-        makes them again.
+        """Context manager around a training iteration. Method calls in the iteration are not recorded as commands,
+        because repeating the iteration makes them again.
 
         An iteration that raises an error before its row is in the table is recorded, because it may have changed the
         training state. It cannot be repeated.

@@ -105,7 +105,7 @@ class History:
         return name in self and bool(np.isfinite(self[name]).any())
 
     def __iter__(self) -> Iterator[str]:
-        """Names of the columns, as for a dict or a data frame."""
+        """Iterates over the names of the table's columns, as a dict iterates over its keys."""
         return iter(self.columns)
 
     def __getitem__(self, name: str) -> np.ndarray:

@@ -48,7 +48,8 @@ class LongIterations:
 
     @contextlib.contextmanager
     def around(self, iteration: int) -> Iterator[None]:
-        """Context around a training iteration, in which a background thread may print that the iteration is slow.
+        """Context manager around a training iteration. If the iteration is slow, a background thread may print one line
+        about it.
 
         Args:
             iteration: Number of the iteration, from 1.

@@ -106,7 +106,8 @@ def _text(value: Any, other: Any) -> str:
 
 
 def why_not_recomputable(config: AlgorithmConfig, devices: Sequence[Device] = ()) -> str | None:
-    """Reason why two runs of a config can differ, with the remedy; None if they are equal bit for bit.
+    """Reason why two runs of a config can differ, with the remedy; None if all runs of the config are equal bit for
+    bit.
 
     Runs on the same number of the same devices and with the same versions are compared; see `machine_differences`.
 

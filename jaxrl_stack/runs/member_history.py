@@ -22,7 +22,8 @@ removed by a restore.
 
 
 class MemberHistory:
-    """Metrics of all iterations of all members of a population; like `History`, with an axis of members.
+    """Table of a population's metrics, with one value for each iteration, metric and member; `History` is the table of
+    a single run.
 
     Args:
         settings: Seed and individual settings of each member, with the same names for all.
@@ -161,7 +162,7 @@ class MemberHistory:
         return _history_of({name: self._filled(name)[:length, member] for name in self.columns}, length)
 
     def of_members(self) -> list[History]:
-        """History of each member."""
+        """Histories (tables of metrics by iteration) of the members, in the order of the members."""
         columns = {name: self._filled(name) for name in self.columns}
         return [
             _history_of({name: values[:length, i] for name, values in columns.items()}, length)

@@ -128,7 +128,7 @@ def score_interval(
 
 
 def normalised(scores: np.ndarray, bounds: Sequence[tuple[float, float]]) -> np.ndarray:
-    """Scores on one scale: 0 at each task's low reference, 1 at its high one.
+    """Scores on a common scale: 0 is a task's low reference score, and 1 is its high reference score.
 
     Args:
         scores: ``float64[..., runs, tasks]``.

@@ -79,11 +79,13 @@ class RandomSearch:
         """Ignores the results of a finished run: random search does not learn from them."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Writes the position in the grid, and the state of the random generator, to a file."""
+        """Writes the searcher's position in the grid of combinations, and its random generator's state, to a file."""
         Path(checkpoint_path).write_text(json.dumps([self._position, self._rng.bit_generator.state]), encoding="utf-8")
 
     def restore(self, checkpoint_path: str) -> None:
-        """Restores the position in the grid, and the state of the random generator, from a file that `save` wrote."""
+        """Restores the searcher's position in the grid of combinations, and the state of its random generator, from a
+        file that `save` wrote.
+        """
         self._position, self._rng.bit_generator.state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
 
 
