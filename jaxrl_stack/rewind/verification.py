@@ -146,10 +146,10 @@ def verify_population(
     progress: Callable[[int], object] = lambda iteration: None,
 ) -> Verification:
     """Recomputes iterations of a population, and compares them with the recorded fingerprints (hashes of the
-    parameters) and the stored checkpoints in the population's folder, ``results_dir/population``. Calls `verify`.
+    parameters) and the stored checkpoints in the population's folder. Calls `verify`.
 
     Args:
-        directory: The folder.
+        directory: Folder of the population, such as ``results_dir/population``.
         first, last, config, allow, progress: See `verify`.
     """
     return verify(directory, first, last, config=config, allow=allow, progress=progress)
@@ -175,10 +175,12 @@ def _check_is_comparable(replay: BaseReplay[Any, Any], first: int, last: int) ->
 
 
 def _compared(replay: BaseReplay[Any, Any], found: Verification, progress: Callable[[int], object]) -> Verification:
-    """Repeats training iterations. Compares each iteration with its recorded fingerprint (a hash of the parameters) and
-    with its checkpoint, if one is stored. Returns `found` with the result: the first difference, if any.
+    """Repeats training iterations up to the first difference. Compares each iteration with its recorded fingerprints
+    (hashes of the parameters, one for each member of a population) and with its checkpoint, if one is stored. Returns
+    `found` with the first difference, if any, and the number of compared iterations.
 
-    If only a fingerprint differs, the first differing leaf is that of the next stored checkpoint.
+    If a fingerprint differs and the iteration has no checkpoint, the first differing leaf is a leaf of the next stored
+    checkpoint.
 
     Args:
         replay: Replay before the first iteration.

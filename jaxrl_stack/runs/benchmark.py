@@ -430,7 +430,7 @@ class Benchmark:
         **options: Unpack[AxisOptions],
     ) -> Any:
         """Draws the distribution of each algorithm's normalised scores over all `common_tasks`: for each threshold, the
-        fraction of runs with a higher score.
+        fraction of runs with a score above the threshold.
 
         Args:
             path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.

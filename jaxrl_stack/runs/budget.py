@@ -65,7 +65,8 @@ class Budget:
 
 def end_of_domain(space: Any, value: Any, share: float = 0.05) -> str | None:
     """Returns the bound of the search space, "lower" or "upper", to which a value is close: the distance is at most
-    `share` of the width of the space. Returns None if the value is close to neither bound.
+    `share` of the width of the space. Otherwise, returns None, also if the space has no finite bounds or the value is
+    not a number.
 
     Args:
         space: Search space with ``lower`` and ``upper``, such as ``tune.loguniform(1e-4, 1e-2)``.

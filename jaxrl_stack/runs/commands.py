@@ -137,7 +137,7 @@ class CommandLog:
 
     def write_to(self, directory: Path | None) -> None:
         """Writes the recorded commands that are not yet in ``commands.jsonl`` to this file in the folder of the run.
-        Then, every new command is written as soon as it is recorded.
+        From then on, each new command is written as soon as it is recorded.
 
         Args:
             directory: Folder of the run; None if it does not exist yet.

@@ -384,7 +384,7 @@ def mostly_compiling(numbers: Numbers) -> Said:
 
 @rule("hint", "Training waits for the environment")
 def host_bound(numbers: Numbers) -> Said:
-    """Diagnoses a run that spends most of its time, without compilation, in environments on the host."""
+    """Diagnoses a run that, after compilation, spends most of its time on the host, usually in environments."""
     host = float(numbers.known("timers/host_s").sum())
     total = float(numbers.known("time_this_iter_s").sum()) - float(numbers.known("timers/compile_s").sum())
     if not (host > 0.7 * total and total > 5.0):

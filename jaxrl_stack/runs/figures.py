@@ -417,7 +417,7 @@ def draw_lineage(
 def draw_ratings(
     results: GameResults, *, title: str | None = None, path: str | os.PathLike[str] | None = None
 ) -> RunFigure:
-    """Draws the Elo ratings of players with confidence intervals, and the matrix of win rates between the players.
+    """Draws each player's Elo rating with a confidence interval, and the matrix of win rates between the players.
 
     Args:
         results: Results of games.

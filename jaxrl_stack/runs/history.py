@@ -212,8 +212,8 @@ class History:
         label: str | None = None,
         **options: Unpack[AxisOptions],
     ) -> Any:
-        """Draws one or several columns of the run's table as curves over env steps or another x axis, such as the
-        returns of each policy.
+        """Draws one or several columns of the run's table, such as the returns of each policy, as curves over env steps
+        or another x axis.
 
         The mean return of several agents has a line for each agent, or for each policy if there are more than 8 agents,
         and a thin line for the sum.
@@ -389,8 +389,9 @@ class History:
 
 
 def _note_changes(settings: dict[str, list[tuple[int, float]]], config: Any, row: int) -> None:
-    """Compares the settings in the config of an iteration (a row of the table) with the previous row. For each setting
-    that is new or has another value, adds ``(row, value)`` to the setting's list in `settings`.
+    """Compares the numeric settings in the config of an iteration with the settings of the previous iteration. If a
+    setting is new, has another value or is missing (value NaN), adds ``(row, value)`` to the setting's list in
+    `settings`. `row` is the iteration's row in the table.
     """
     found: dict[str, float] = {}
     if isinstance(config, Mapping):

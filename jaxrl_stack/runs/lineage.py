@@ -78,7 +78,7 @@ class Lineage:
 
     def ancestors(self, member: int) -> list[tuple[int, int]]:
         """Traces the training of a member of the population back over all copies. Returns the members whose training
-        led to the present state of `member`, each with the first iteration of the training that it contributed.
+        led to the present state of `member`, each with the first iteration of its part of this training.
 
         Args:
             member: Index of the member.

@@ -48,8 +48,8 @@ class LongIterations:
 
     @contextlib.contextmanager
     def around(self, iteration: int) -> Iterator[None]:
-        """Context manager around a training iteration. If the iteration is slow, a background thread may print one line
-        about it.
+        """Context manager around a training iteration. If the iteration takes at least `SECONDS`, a background thread
+        may print one line about it.
 
         Args:
             iteration: Number of the iteration, from 1.

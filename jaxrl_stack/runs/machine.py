@@ -1,4 +1,4 @@
-"""Facts about a machine that affect the exact bits of a run's numbers, and a check whether a run's config is
+"""Facts about a machine that affect the exact bits of a run's numbers, and a check whether the runs of a config are
 reproducible bit for bit.
 """
 

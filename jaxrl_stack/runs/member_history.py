@@ -75,7 +75,7 @@ class MemberHistory:
     def leave_out(self, members: Sequence[int]) -> None:
         """Sets the values of the given members to NaN in the iterations after each member's last one, because the
         member did not train in these iterations. Numbers that all members share remain. Call this before the members
-        train again; after that, the table would show the values as results of training.
+        train again. Otherwise, the table would then show these values as results of training.
         """
         for member in members:
             for column in self._cells.values():

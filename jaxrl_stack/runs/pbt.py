@@ -67,8 +67,8 @@ class Quantiles(NamedTuple):
 
 
 def quantiles(scores: np.ndarray, fraction: float, diverged: Sequence[int] = ()) -> Quantiles:
-    """Selects the members to replace (diverged ones and the ones with the lowest scores), and the members whose copies
-    replace them (the ones with the highest scores). Returns the indices of both as `Quantiles`.
+    """Selects the members to replace, and the members whose copies replace them. Diverged members and the members with
+    the lowest scores are replaced; the members with the highest scores are copied. Returns the indices of both groups.
 
     Without diverged members these are the sets of Tune: ``ceil(M * fraction)`` members each, at most half.
 

@@ -72,8 +72,8 @@ def bands_by_agent(
     runs: Sequence[Run], key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
 ) -> list[Band]:
     """Aggregates runs to bands (curves with intervals), one for each group of runs that differ only in their seed. If
-    all runs form one group with several agents, each agent's return gets a band, and the sum of all returns gets a thin
-    band.
+    all runs form one group with several agents, the mean return of each agent (of each policy, if there are more than 8
+    agents) gets a band, and the sum of all agents' returns gets a thin band.
 
     Args:
         runs, key, x, aggregate, band: See `bands_of`, also for errors. Keys other than a mean return have one band for
@@ -213,8 +213,8 @@ class Comparison(Ending):
 def compare(
     runs: Runs, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
 ) -> list[Comparison]:
-    """Compares the final performance of groups of runs that differ only in their seed. Returns one `Comparison` for
-    each group, highest performance first.
+    """Groups the runs that differ only in their seed, and compares the final performance of the groups. Returns one
+    `Comparison` for each group, highest performance first.
 
     Args:
         runs, key, x, aggregate, band: See `plot_runs`, also for errors.

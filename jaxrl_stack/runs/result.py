@@ -128,7 +128,7 @@ class Result(dict[str, Any]):
                 yield from self._line(f"learners/{module_id}/{name}")
 
     def _own(self) -> Iterator[_Line]:
-        """Yields lines that display the numbers at the top level of the result that are not built in, such as metrics
+        """Yields a display line for each top-level number of the result that is not a built-in metric, such as a metric
         that a callback has logged.
         """
         for name in self:

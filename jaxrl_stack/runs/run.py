@@ -258,8 +258,8 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 def common_title(runs: Sequence[Run]) -> str | None:
     """Title of a figure: the algorithm and environment that all runs have in common, which the labels of the curves
-    then omit. None if the runs differ in algorithm or environment. None also if the runs differ only in their seed,
-    because their common label contains both.
+    then omit. None if the runs differ in algorithm or environment. None also if all runs form one group (they differ
+    only in their seed), because the label of this group contains both.
     """
     titles = {run.title for run in runs}
     return titles.pop() if len(titles) == 1 and len(_alike(runs)) > 1 else None
@@ -279,17 +279,21 @@ def _alike(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _forked_at(run: Run) -> int | None:
-    """Iteration of the parent run that a fork (a run that continues another run) continues; None for a run that is not
-    a fork.
+    """Iteration of the parent run after which a fork (a run that continues another run) begins; None for a run that is
+    not a fork.
     """
     parent = run.origin.get(PARENT)
     return parent.get("iteration") if isinstance(parent, Mapping) else None
 
 
 def _short_titles(firsts: Sequence[Run]) -> dict[str, str]:
-    """Maps each title, such as "PPO on CartPole-v1", to a short form. If all runs have the same environment, the short
-    form is the algorithm; if all have the same algorithm, it is the environment; else it is the title. A title that all
-    groups of runs share becomes "", but remains if there is only one group.
+    """Maps each title, such as "PPO on CartPole-v1", to a short form that is still distinct: the algorithm if all
+    environments are equal, the environment if all algorithms are equal, else the title. It is also the title if an
+    algorithm or environment is unknown. If several groups of runs all have the same title, its short form is "". A
+    single group keeps its title.
+
+    Args:
+        firsts: First run of each group.
     """
     titles = dict.fromkeys(run.title for run in firsts)
     if len(titles) == 1:
@@ -323,8 +327,8 @@ def _names_of(paths: Sequence[str]) -> dict[str, str]:
 
 
 def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of settings that differ between configs. The seed and settings of logging, folders and checkpoints are not
-    compared.
+    """Names of settings that differ between configs. Ignores the seed, and the settings of logging, folders and
+    checkpoints.
 
     Args:
         settings: Configs as plain values, see `Run.settings`.

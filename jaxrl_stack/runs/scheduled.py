@@ -327,7 +327,8 @@ def train_scheduled(
 
 def deciding(decider: Exploiter | Halver | None, wave: Wave) -> Callable[[str], None]:
     """Creates the callback for ``learn(after_iteration=)`` of runs that train together. After each iteration, the
-    callback applies the scheduler to the runs, and saves a checkpoint of them if a checkpoint is due.
+    callback applies the scheduler (`decider`; None without one) to the runs, and then saves a checkpoint of the runs if
+    a checkpoint is due. If training ends for a reason other than Ctrl-C, the callback does nothing.
     """
 
     def after_iteration(reason: str) -> None:

@@ -199,8 +199,9 @@ def _joined(waves: Sequence[Trained]) -> Trained:
 
 
 def _score(trained: Trained, place: int, search: Search) -> float:
-    """Final value of the searcher's metric for a combination of settings, aggregated over its runs. NaN if no run has a
-    usable value, for example because all runs diverged or no episode ended.
+    """Final value of the searcher's metric for a combination of settings: aggregated over the combination's runs,
+    without runs that diverged or lack a finite value of the metric. NaN if no run remains, for example because no
+    episode ended.
     """
     runs = [run for run in trained.runs_of(place) if _has_score(run, search)]
     if not runs:
@@ -230,9 +231,9 @@ def _require_scores(trained: Trained, search: Search) -> None:
 
 
 def _best(trained: Trained, search: Search) -> list[int]:
-    """Ranks the distinct combinations of settings by their final metric, best first. With successive halving, ranks
-    them by the length of their longest run first, then by metric. Returns the indices of the combinations; combinations
-    without a metric are omitted.
+    """Ranks the distinct combinations of settings by their final metric, best first. With successive halving,
+    combinations whose longest run has more iterations come first, and the metric ranks combinations with equally long
+    runs. Returns the indices of the combinations; combinations without a metric are omitted.
     """
     sign = -1 if search.objective.mode == "max" else 1
     found = []
@@ -572,9 +573,13 @@ class Record:
         return suggested
 
     def finish_wave(self, number: int, trained: Trained, seconds: float) -> None:
-        """Stores the cost (seconds and env steps) of a wave of combinations of settings that were trained together. If
-        no later wave is recorded, also reports the wave's results to the searcher; otherwise, the searcher already
-        knows them.
+        """Stores the cost (seconds and env steps) of a wave (combinations of settings that were trained together),
+        unless it is already stored. If no later wave is recorded, also reports the wave's results to the searcher.
+        Otherwise, the restored searcher already knows these results.
+
+        Raises:
+            ValueError: If no run of the search so far has a finite value of the searcher's metric, although not all
+                runs of the wave have diverged.
         """
         wave, search = self._waves[number], self._search
         if wave["seconds"] is None:
@@ -605,9 +610,9 @@ class Record:
         return self._search.num_samples - sum(len(wave["settings"]) for wave in self._waves)
 
     def _room_in_budget(self, expected_steps: Callable[[], float]) -> int:
-        """Number of combinations of settings to train next within the budget. A part of the budget is reserved to train
-        the best combinations again with new seeds. Without a budget, `WAVE_WITH_HALVING`, the largest size of a wave
-        (combinations that are trained together).
+        """Number of combinations of settings to train next within the budget; at least 1 for the first wave. A part of
+        the budget is reserved to train the best combinations again with new seeds. Without a budget,
+        `WAVE_WITH_HALVING`, the largest size of a wave (combinations that are trained together).
         """
         budget, search = self._search.budget, self._search
         if budget is None:

@@ -21,7 +21,7 @@ class SeedRuns(Series):
     """Runs of one config with different seeds; ``print(seeds)`` shows a table with the final return of each seed."""
 
     def band(self, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95) -> Band:
-        """Aggregates the runs of all seeds to one `Band` (curve with an interval). Arguments: see `plot_runs`."""
+        """Aggregates the runs of all seeds to one `Band` (curve with an interval). Arguments: see `plot`."""
         return bands_of(self.runs, key, x, aggregate=aggregate, band=band)[0]
 
     def table(self, key: str = RETURN, x: str = STEPS) -> str:

@@ -122,8 +122,8 @@ class Trial:
         return own if self.folder is None else own.reporting(results_dir=self.folder)
 
     def member_config(self) -> AlgorithmConfig:
-        """Unfrozen copy of the run's config, for a member of a population. The copy keeps the ``results_dir`` of the
-        whole series instead of this run's folder, because the population writes the folders of all members.
+        """Unfrozen copy of the run's config, for a member of a population. The copy keeps the ``results_dir`` of
+        `base` instead of this run's folder, because the population writes the folders of all members.
         """
         return self.base.with_settings(self.settings).debugging(seed=self.seed)
 
@@ -401,7 +401,7 @@ def train_one_by_one(
 
 def known_defaults(trial: Trial) -> Mapping[str, Any]:
     """Returns the default settings of a planned run's algorithm as plain values. They are read from a new config of the
-    algorithm, so no algorithm has to be built.
+    algorithm, and become `Series.defaults` if no algorithm is built.
     """
     return as_json(type(trial.base)().to_dict())
 

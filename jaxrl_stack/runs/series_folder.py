@@ -192,8 +192,8 @@ class Wave:
 
     def begin(self) -> None:
         """Starts or continues a wave (runs trained together). If the folder of the series has a checkpoint of the wave,
-        restores the algorithm or population from it. Else, writes the indices and folders of the wave's runs to a file
-        in the folder of the series.
+        restores the algorithm or population from it. Otherwise, writes the indices and folders of the wave's runs to a
+        file in the folder of the series. Does nothing if the series has no folder.
         """
         if self._folder.path is None:
             return
@@ -276,8 +276,8 @@ class Wave:
 
 
 def schedule_text(schedule: Any) -> str:
-    """Formats a scheduler's arguments as text, with the bounds of search spaces. A series that is continued compares
-    this text with the stored one.
+    """Formats a scheduler's arguments as text, with the bounds of search spaces. When a series or search
+    continues from its folder, this text is compared with the stored text.
     """
     given = {field.name: getattr(schedule, field.name) for field in dataclasses.fields(schedule)}
     return f"{type(schedule).__name__}({', '.join(f'{name}={argument_text(one)}' for name, one in given.items())})"
@@ -351,8 +351,8 @@ def _read_wave(file: Path) -> dict[str, Any]:
 
 
 def _read_json(file: Path, keys: Sequence[str], remedy: str) -> dict[str, Any]:
-    """Reads a JSON object from a file. Raises an error if the file is not valid JSON, or if the object lacks one of the
-    given keys.
+    """Reads a JSON object from a file. Raises an error if the file does not contain a JSON object with all the given
+    keys.
 
     Raises:
         ValueError: The file is damaged; names it and the remedy.

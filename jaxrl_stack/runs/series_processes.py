@@ -80,8 +80,8 @@ def _train_one(
 
 
 def run_call(path: str, parent: str) -> None:
-    """Loads a function call, which trains a run, from a file and executes it. If the parent process ends, for example
-    by ``kill -9``, the training is interrupted as by Ctrl-C, and saves a checkpoint.
+    """Loads a function call, which trains a run, from a file that `_written` wrote, and executes the call. If the
+    parent process ends, for example by ``kill -9``, the training is interrupted as by Ctrl-C, and saves a checkpoint.
 
     Args:
         path: File of the call.
@@ -109,8 +109,8 @@ def _written(call: Callable[[], None], path: Path) -> Path:
 
 
 def _run_all(calls: Sequence[Path], jobs: int) -> list[int]:
-    """Loads each function call from its file and executes it in a separate process. At most `jobs` processes run at the
-    same time.
+    """Executes stored function calls: starts a separate process for each call, which loads the call from its file. At
+    most `jobs` processes run at the same time.
 
     Returns:
         Exit code of each call. After Ctrl-C, calls that have not begun count as interrupted.
