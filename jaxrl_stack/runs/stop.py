@@ -164,7 +164,8 @@ class StopCriteria:
     def check_evaluation(
         self, interval: int | None, remedy: str = "Set evaluation(evaluation_interval=10) in the config."
     ) -> None:
-        """Checks that evaluations are configured if a criterion needs them.
+        """Raises an error if a criterion reads a metric of evaluations (a path below ``evaluation/``), but the config
+        has no evaluations.
 
         Args:
             interval: Iterations between evaluations; None or 0 for none.
@@ -178,7 +179,8 @@ class StopCriteria:
             raise StopError(f"{self.source}: {waiting[0]!r} needs evaluations, and the config has none. {remedy}")
 
     def check_names(self, known: Mapping[str, Any] | None) -> None:
-        """Checks the paths of criteria against the names of a result, before the first iteration.
+        """Checks, before the first iteration, that an example of a result has a number for each metric that the
+        criteria read. Metrics of timers and replay buffers are not checked, because the example does not contain them.
 
         Args:
             known: A result with all numbers, except timers and replay buffers, which only a run has; None if unknown.
@@ -213,8 +215,8 @@ class StopCriteria:
 
     @property
     def paths(self) -> list[str] | None:
-        """Paths of all metrics that `reached` reads; None if a criterion is a function, because the function may
-        read any metric.
+        """Paths of all metrics that the criteria read; None if a criterion is a function, because the function may read
+        any metric.
         """
         return None if self.function is not None else [*self.targets, *self._paths_of_plateau()]
 
@@ -284,9 +286,9 @@ class StopCriteria:
         return (min(remaining) if remaining else None), len(remaining) < num_criteria
 
     def fraction(self, result: Mapping[str, Any], before: Mapping[str, float] | None = None) -> float | None:
-        """Fraction of the run that is finished: the highest fraction among criteria whose metric grows steadily, such
-        as env steps; None without such a criterion. `before` contains the values of the metrics at the start of the
-        run.
+        """Finished fraction of the run, at most 1: the highest fraction of a target that a metric has reached. Only
+        metrics that grow steadily count, such as env steps; None without such a metric. Growth is measured from the
+        values in `before`, the metrics at the start of the run.
         """
         done = []
         for path, value in self._foreseeable(result).items():

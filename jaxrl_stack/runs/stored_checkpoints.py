@@ -165,8 +165,8 @@ class StoredCheckpoints:
             of_first_process(lambda: self._complete() or "")
 
     def restored(self, iteration: int) -> None:
-        """Called when the run continues from a restored state. Marks for removal the checkpoints of later iterations,
-        and all checkpoints that do not belong to the history of the restored state.
+        """Called when the run continues from a restored state. Marks two kinds of checkpoints for removal: checkpoints
+        of later iterations, and checkpoints that were saved in another history than the restored one (see `mark_of`).
 
         These checkpoints are removed when the next one is complete.
 
@@ -185,7 +185,9 @@ class StoredCheckpoints:
     # ----------------------------------------------------------------------------------------------------- saving
 
     def _may_save_again(self) -> bool:
-        """Whether another checkpoint may be saved now, given the limit on the share of time for saving."""
+        """Whether another checkpoint may be saved now. False while a checkpoint is being written, and until enough time
+        has passed that saving takes at most 2 % (`LARGEST_SHARE`) of the time.
+        """
         if self._pending is not None and saves.finished(os.path.realpath(self._pending.path)) is not None:
             self._complete()
         return self._pending is None and time.perf_counter() >= self._next_at
@@ -204,8 +206,8 @@ class StoredCheckpoints:
 
     def _complete(self) -> None:
         """Waits until the checkpoint that is being written is complete. Then removes two kinds of checkpoints:
-        checkpoints that `num_to_keep` and `max_bytes` do not keep, and checkpoints of iterations that a restore before
-        this save has removed from the run's history. If the save has failed, removes nothing.
+        checkpoints that `num_to_keep` and `max_bytes` do not keep, and checkpoints that `restored` has marked for
+        removal before this save began. If the save has failed, removes nothing.
 
         Raises:
             OSError: If the checkpoint cannot be written, unless another call has already raised this error.
@@ -297,8 +299,9 @@ def least_needed(iterations: Collection[int], base: int = 0) -> int:
 
 
 def mark_of(history: History | MemberHistory, num_before_last: int) -> bytes | None:
-    """Returns bytes that identify an iteration of a run: the fingerprint of its parameters, or without fingerprints the
-    time since the start. They show whether a checkpoint still belongs to the run's history.
+    """Returns bytes that identify an iteration of a run: the fingerprint (hash) of its parameters, or the time since
+    the start of the run if the table has no fingerprints. If the bytes of an iteration have changed since its
+    checkpoint was saved, the checkpoint no longer belongs to the run's history.
 
     Args:
         history: Table of the run.

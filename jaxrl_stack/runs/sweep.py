@@ -56,7 +56,7 @@ class SweepRow(Ending):
 
 @dataclasses.dataclass(frozen=True)
 class Sweep(Series):
-    """Runs of a sweep; ``print(sweep)`` shows the table of its settings, best first.
+    """Runs of a sweep. ``print(sweep)`` shows a table of the combinations of settings, the best combination first.
 
     Attributes:
         config: Config of the sweep, with its original values.
@@ -138,7 +138,7 @@ class Sweep(Series):
         return [*(dataclasses.replace(row, is_confirmed=True) for row in confirmed), *ordered]
 
     def best(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> SweepRow:
-        """Returns the first of `rows`, the best combination of settings.
+        """Returns the best combination of settings with its final performance: the first entry of `rows`.
 
         Raises:
             ValueError: If no run has the number, for example because no episode has ended.
@@ -149,7 +149,9 @@ class Sweep(Series):
         return best
 
     def best_member(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> int:
-        """Index in `combinations` of the best combination; with population-based training, index of the best member."""
+        """Index of the best combination of settings in `combinations`. With population-based training, `combinations`
+        has one entry for each member; the result is the index of the best member.
+        """
         settings = self.best(key, x, mode=mode).settings
         # Members of one population may have equal settings.
         same = (lambda own: own is settings) if self.lineage is not None else (lambda own: own == settings)
@@ -160,8 +162,9 @@ class Sweep(Series):
         return self.config.with_settings(self.best(key, x, mode=mode).settings)
 
     def table(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> str:
-        """Formats `rows` as a table for terminals. Lines below it name settings whose best value is near a bound of the
-        search space, and the metric if it is not the mean return.
+        """Formats the combinations of settings and their final performance (`rows`) as a table for terminals. Sentences
+        below the table name the metric that ranks the combinations, unless the highest mean return is best, and
+        settings whose best value is near a bound of the search space.
         """
         rows = self.rows(key, x, mode=mode)
         length = ["iterations"] if self.has_rungs else []
@@ -182,7 +185,9 @@ class Sweep(Series):
         return "\n".join([table, *([] if (number, which) == (RETURN, "max") else [ranked]), *ends])
 
     def _lines_of_ends(self, best: Mapping[str, Any]) -> list[str]:
-        """Sentences about settings whose best value is near a bound of the search space."""
+        """Returns a sentence for each setting whose value in the best combination (`best`) is within 5 % of a bound of
+        the search space.
+        """
         lines = []
         for name, values in self.space.items():
             end = end_of_domain(values, best.get(name))

@@ -51,8 +51,8 @@ def table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def text_plot(band: Band, *, x_label: str, width: int = 72, height: int = 12) -> str:
-    """Draws the aggregate curve of a band (a curve with an interval) in characters, as braille dots, with the numbers
-    at the ends of both axes.
+    """Draws the middle curve of a `Band` (a curve with an interval) as text with braille dots, without the interval.
+    Numbers label the ends of both axes.
 
     Args:
         band: The band to draw.

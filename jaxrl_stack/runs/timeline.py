@@ -167,7 +167,9 @@ class BaseTimeline(abc.ABC, Generic[RecordedT]):
 
     @abc.abstractmethod
     def commands_at(self, checkpoint: StoredCheckpoint) -> int:
-        """Number of commands (recorded method calls) whose effects a checkpoint contains."""
+        """Number of commands (recorded method calls) whose effects the state in a checkpoint contains. A replay from
+        the checkpoint does not repeat these commands.
+        """
 
 
 class Timeline(BaseTimeline[RecordedIteration]):
@@ -203,9 +205,8 @@ class Timeline(BaseTimeline[RecordedIteration]):
         self.checkpoints = self._stored()
 
     def _with_commands(self, rows: list[tuple[int, int]]) -> list[RecordedIteration]:
-        """Creates the recorded iterations. Each combines a row of the run's table,
-        ``(iteration, number of training steps)``, with the number of commands (recorded method calls) before this
-        iteration.
+        """Combines each row of the run's table, ``(iteration, number of training steps)``, with the number of commands
+        (recorded method calls) before its iteration. Returns a `RecordedIteration` for each row.
         """
         done, waiting, found = 0, list(self.commands), []
         for row, (iteration, calls) in enumerate(rows):
@@ -237,8 +238,8 @@ class Timeline(BaseTimeline[RecordedIteration]):
         return found
 
     def _has_restored(self, checkpoint: StoredCheckpoint) -> bool:
-        """Whether the recorded iterations begin after a command that restored this whole checkpoint, not only one of
-        its components.
+        """Whether the recorded iterations follow a restore of this checkpoint with all components. False if only one
+        component was restored.
         """
         origin = self.origin
         if checkpoint.iteration != self.first or origin is None or origin.number != self._began_at:
@@ -254,15 +255,16 @@ class Timeline(BaseTimeline[RecordedIteration]):
 
     @property
     def _began_at(self) -> int:
-        """Line number in ``commands.jsonl``, from 1, of the last command (recorded method call) that changed the run's
-        iteration, such as a restore. Only commands before the recorded iterations count; 0 without such a command.
+        """Line number in ``commands.jsonl`` (from 1) of the last restore, or other command (recorded method call) that
+        changed the run's iteration, before the recorded iterations. 0 without such a command.
         """
         return max((own.number for own in self._commands_before if own.iteration != own.iteration_after), default=0)
 
     @property
     def begins_with_config(self) -> bool:
-        """Whether the recorded iterations include the first row of the table, and begin at a known state: the newly
-        built algorithm, or a state that a command restored.
+        """Whether the recorded iterations begin at a known state, so that a replay needs no stored checkpoint. The
+        iterations must include the first row of the run's table, and begin at the newly built algorithm or at a state
+        that a recorded command restored.
         """
         return len(self._all) == len(self.iterations) and (self.first == 0 or self.origin is not None)
 

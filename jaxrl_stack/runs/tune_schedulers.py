@@ -1,4 +1,4 @@
-"""Arguments of Ray Tune's schedulers, read from their instances.
+"""Conversion of instances of Ray Tune's schedulers to `PBT` and `Halving` schedules with the same arguments.
 
 The instances are not driven: their methods need a controller of Tune's trials, and draw from Python's global random
 numbers. Only this file knows their attributes.

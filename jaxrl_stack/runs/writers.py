@@ -163,8 +163,8 @@ class _EventFile:
 
 
 def curves_of(values: Mapping[str, float]) -> dict[str, float]:
-    """Selects the metrics that experiment trackers draw: finite numbers, except fingerprints of the parameters, whose
-    size means nothing.
+    """Selects the metrics that experiment trackers draw as curves: finite numbers. Fingerprints (hashes) of the
+    parameters are left out, because a curve of hashes means nothing.
     """
     prefix = f"{FINGERPRINT}/"
     return {name: value for name, value in values.items() if math.isfinite(value) and not name.startswith(prefix)}

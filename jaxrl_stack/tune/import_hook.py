@@ -11,8 +11,8 @@ from typing import Any
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Import finder, first in ``sys.meta_path``, that calls a function after certain modules were imported; the other
-    finders import them.
+    """Import finder that calls a function after certain modules were imported. It is the first finder in
+    ``sys.meta_path``, and finds the modules with the other finders.
 
     Args:
         callbacks: Full name of a module -> function to call, without arguments, after its code has run. Its errors are
@@ -25,8 +25,9 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the spec of a watched module, which the other finders find. The spec's loader also calls the module's
-        function in `callbacks` after the import. Returns None if the module is not watched, or is not found.
+        """Finds a watched module with the other finders in ``sys.meta_path``, and returns the spec that they find.
+        Changes the spec's loader, so that it calls the module's function in `callbacks` after the import. Returns None
+        if the module is not watched, or is not found.
         """
         callback = self._callbacks.get(fullname)
         if callback is None:

@@ -1,4 +1,4 @@
-"""Registers the algorithms with Ray Tune by name, in any order of the imports of the two packages."""
+"""Registers the algorithms of `jaxrl_stack` with Ray Tune by name. The two packages may be imported in any order."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def _connect() -> None:
 
 
 def _is_in_worker() -> bool:
-    """Whether this is a worker process of Ray. Registered names then come from the process that started the run."""
+    """Whether this is a worker process of Ray. Workers do not register the algorithms, because they use the names that
+    are registered in the process that started the run.
+    """
     import ray
 
     return ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE
@@ -113,8 +115,8 @@ def _accept_classes() -> None:
 
 
 def _accept_configs() -> None:
-    """Makes ``tune.Tuner(param_space=...)`` accept an AlgorithmConfig. Does nothing before ``ray.tune`` and the module
-    of AlgorithmConfig are both imported.
+    """Makes ``tune.Tuner(param_space=...)`` accept an AlgorithmConfig. Does nothing if ``ray.tune`` or the module of
+    AlgorithmConfig is not imported yet.
     """
     if "ray.tune" in sys.modules and _CONFIG_MODULE in sys.modules:
         from ray.tune.tune import _Config

@@ -19,7 +19,8 @@ _SUFFIX = "Trainable"
 
 
 class AlgorithmTrainable:
-    """Methods that Ray Tune calls for a trial of an algorithm; `trainable` combines it with ``ray.tune.Trainable``.
+    """Methods that Ray Tune calls for a trial of an algorithm. The classes that `trainable` returns inherit from this
+    class and from ``ray.tune.Trainable``.
 
     Attributes:
         algorithm: The Algorithm that this trial trains.
@@ -126,8 +127,8 @@ class AlgorithmTrainable:
 
 
 def _known(value: Any, known: Any) -> Any:
-    """Returns the earlier value `known` if `value` is only another copy with an equal pickle, so that compiled programs
-    can be reused; otherwise returns `value`.
+    """Returns the earlier value `known` if `value` is another object with the same pickle, such as a copy of a lambda,
+    so that programs compiled for `known` can be reused. Otherwise returns `value`.
     """
     from jaxrl_stack.algorithms.setting_values import same
 
@@ -165,7 +166,9 @@ def trainable(algorithm: type[Algorithm] | str) -> type[AlgorithmTrainable]:
 
 
 def is_algorithm_class(value: Any) -> bool:
-    """Whether `value` is an Algorithm class; imports nothing."""
+    """Whether `value` is `Algorithm` or a subclass. Does not import the module of `Algorithm`; if this module is not
+    imported yet, returns False.
+    """
     module = sys.modules.get("jaxrl_stack.algorithms.algorithm")
     return module is not None and isinstance(value, type) and issubclass(value, module.Algorithm)
 

@@ -202,7 +202,7 @@ class FaultTolerantActorManager:
         self.backend.kill(actor, restart=True)
 
     def take_losses(self) -> list[CallResult]:
-        """Returns the failed calls that revealed the loss of an actor since the last `take_losses`.
+        """Returns the calls, since the last `take_losses`, that failed because their actor is lost.
 
         The list contains only calls whose outcome no other method returns: pings of this manager, and calls that did
         not wait for results (``timeout_seconds=0``).
@@ -363,8 +363,8 @@ class FaultTolerantActorManager:
         return self._fetch(tag, timeout_seconds=timeout_seconds, waits_for_all=False, also=also)
 
     def _fetch(self, tags: str | Sequence[str | None] | None, **how: Any) -> RemoteCallResults:
-        """Waits for the asynchronous calls with one of `tags`, or for all asynchronous calls if `tags` is empty.
-        Returns the outcomes (results or errors) of finished calls, and removes these calls from the manager. `how`
+        """Waits for asynchronous calls, and returns the outcomes (results or errors) of the finished calls. Removes
+        these calls from the manager. Only calls with one of `tags` count; if `tags` is empty, all calls count. `how`
         contains keyword arguments of `_wait`, such as ``timeout_seconds``.
         """
         self._check_not_awaited()
@@ -389,8 +389,8 @@ class FaultTolerantActorManager:
         ignore_ray_errors: bool = True,
         return_actor_ids: bool = False,
     ) -> list[Any]:
-        """Returns the results of finished calls with a tag (the caller's label for calls), and sends a new call to each
-        actor with fewer than the maximum of pending calls.
+        """Sends a new call with a tag (the caller's label for calls) to each actor with fewer than the maximum of
+        pending calls with this tag. Then returns the results of the finished calls with this tag.
 
         Args:
             func: See `foreach_actor`.
@@ -501,9 +501,10 @@ class FaultTolerantActorManager:
         keeps_limit: bool = False,
         num_returns: int = 1,
     ) -> dict[Any, _Request]:
-        """Sends a call to each actor. If `healthy_only`, skips unhealthy actors; if `keeps_limit`, skips actors with
-        the maximum number of pending calls with this tag. Returns ``{reference to the (first) result: _Request}``; a
-        `_Request` contains the actor's id, the tag, and references to further results.
+        """Sends a call to each actor, without waiting for the result. If `healthy_only`, skips unhealthy actors. If
+        `keeps_limit`, skips actors with the maximum number of pending calls with this tag. Returns ``{reference to the
+        first result: _Request}``. The `_Request` contains the actor's id, the tag, and references to the call's other
+        results.
         """
         ids = self.actor_ids() if actor_ids is None else list(actor_ids)
         funcs = [func] * len(ids) if callable(func) or isinstance(func, str) else list(func)
@@ -578,9 +579,9 @@ class FaultTolerantActorManager:
         return outcome
 
     def _check_not_awaited(self) -> None:
-        """Checks the finished calls that ``foreach_actor(..., timeout_seconds=0)`` has sent without returning their
-        outcomes. Raises the first error of an actor's code, with notes about the others, and records the calls of
-        lost actors for `take_losses`.
+        """Checks calls that ``foreach_actor(..., timeout_seconds=0)`` has sent, and that have finished since then.
+        Raises the first error of an actor's code, with notes about the other errors. Records the calls that failed
+        because their actor is lost, for `take_losses`.
         """
         if not self._not_awaited:
             return

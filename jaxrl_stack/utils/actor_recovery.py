@@ -33,8 +33,8 @@ class Restarts:
         self._due: dict[int, float] = {}
 
     def schedule(self, actor_id: int, delay: float) -> float:
-        """Schedules a restart of an actor: immediately the first time, later at least `delay` seconds after its last
-        restart.
+        """Schedules a restart of an actor. The first restart is due immediately; a later one is due when at least
+        `delay` seconds have passed since the actor's last restart.
 
         Returns:
             Seconds until then.
@@ -98,8 +98,8 @@ class ActorRecovery:
         self.watch(pool)
 
     def watch(self, pool: FaultTolerantActorManager) -> None:
-        """Sets the pool whose lost actors are recovered from now on, and resets all restart counts to 0. Starts and
-        stops no actor.
+        """Sets the pool of actors whose lost actors this object restarts or removes, and resets all restart counts to
+        0. Starts and stops no actor.
         """
         self.stop()
         self._pool = pool
@@ -108,8 +108,8 @@ class ActorRecovery:
         self._waiting = WaitingReport(policy.role, lambda: self.policy.resources, pool.backend, group=self._group)
 
     def stop(self) -> None:
-        """Ends the repeated log message about the lost actors of the pool and the Ray resources that these actors need.
-        Called when nothing waits for these actors any more.
+        """Stops the log message that is repeated while actors of the pool are lost. The message names the Ray resources
+        that these actors need. Called when nothing waits for these actors any more.
         """
         if self._waiting is not None:
             self._waiting.end()
@@ -157,17 +157,17 @@ class ActorRecovery:
     # ------------------------------------------------------------------------------------------- losses and failures
 
     def note_losses(self) -> None:
-        """Calls `note_loss` for each actor of the pool whose loss was found by a ping, or by a call that did not wait
-        for its result. Only `FaultTolerantActorManager.take_losses` returns the outcomes of such failed calls.
+        """Calls `note_loss` for each loss of an actor in the pool that was found by a ping, or by a call that did not
+        wait for its result. Only `FaultTolerantActorManager.take_losses` returns these failed calls.
         """
         for call in self._pool.take_losses():
             if call.actor_id in self._pool.actor_ids():
                 self.note_loss(call)
 
     def note_loss(self, call: CallResult) -> None:
-        """Handles a `call` that failed because its actor is lost. Counts the failure if Ray restarts the actor, or if
-        the policy ignores losses (`LossPolicy.ignores`); otherwise raises the call's error. If the loss is ignored and
-        the actor cannot return, removes the actor from the pool.
+        """Handles a `call` that failed because its actor is lost. If Ray restarts the actor, or if the policy ignores
+        losses (`LossPolicy.ignores`), counts the failure; otherwise raises the call's error. If the policy ignores
+        losses and the actor cannot return, also removes the actor from the pool.
 
         Raises:
             Exception: Error of the call, if the actor does not come back and the policy does not ignore the loss.

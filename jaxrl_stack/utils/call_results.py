@@ -34,8 +34,8 @@ class ResultOrError:
 
     @property
     def is_ray_error(self) -> bool:
-        """Whether a call failed because the actor, its node or the connection failed, as opposed to the
-        actor's code.
+        """Whether a call failed because the actor, its node or the connection failed. False if the actor's code raised
+        the error, or if the call succeeded.
         """
         if self.error is None:
             return False

@@ -166,7 +166,8 @@ def map_over_devices(
     out_axes: tuple[int | None, ...],
     donate_argnums: tuple[int, ...],
 ) -> Callable[..., Any]:
-    """Maps a function over devices with ``jax.pmap``; without an axis name, wraps it for a single device instead.
+    """Maps a function over devices with ``jax.pmap``. If `axis_name` is None, wraps the function for a single device
+    instead, without ``jax.pmap``.
 
     The mapped function has a method ``trace(*args)``, which returns the program for these arguments as a
     `jax.stages.Traced`. It can be lowered for platforms that this machine does not have. Compiled programs are freed
@@ -221,7 +222,9 @@ def map_over_devices(
 def _on_the_only_device(
     function: Callable[..., Any], in_axes: tuple[int | None, ...], out_axes: tuple[int | None, ...]
 ) -> Callable[..., Any]:
-    """Wraps a function to take and return arrays with the leading device axis of ``jax.pmap``, for a single device."""
+    """Wraps a function for a single device, as a replacement of ``jax.pmap``. The wrapper removes the leading device
+    axis of mapped arguments, calls the function, and adds the axis to mapped results.
+    """
 
     def changed(change: Callable[[Any], Any], values: Sequence[Any], axes: tuple[int | None, ...]) -> tuple[Any, ...]:
         pairs = zip(values, axes, strict=True)

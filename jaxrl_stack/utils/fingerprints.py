@@ -79,8 +79,8 @@ _compiled_of_members = jax.jit(jax.vmap(jax.vmap(fingerprint)))
 
 
 class _Mix(NamedTuple):
-    """Hash function for fingerprints: a bijection of uint32. Its input is ``bits ^ key`` of an array's element; the key
-    is ``(position + seed) * step``, with a seed for each array.
+    """Hash function for fingerprints: a bijection of uint32. The input for each element of an array is ``bits ^ key``,
+    with ``key = (position + seed) * step``. Each array has a different seed; `step` is a constant of the hash function.
     """
 
     shifts: tuple[int, int, int]
@@ -116,8 +116,9 @@ def _sums_of_leaf(words: list[jax.Array], seed: np.uint32) -> jax.Array:
 
 
 def _words(leaf: Any) -> list[jax.Array]:
-    """Converts the bits of an array's elements to one array uint32 ``[n]``, or to two such arrays for 64-bit elements;
-    shorter elements are extended by zeros.
+    """Converts an array with n elements to uint32 words for hashing: one array ``[n]``, or two arrays ``[n]`` with the
+    two halves of 64-bit elements. Elements of fewer than 32 bits are padded with zero bits. A complex number counts as
+    two elements.
     """
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)

@@ -89,7 +89,7 @@ class LossPolicy:
 
     @classmethod
     def of(cls, config: AlgorithmConfig, role: str) -> LossPolicy:
-        """Reads the loss policy of a role, such as EnvRunners, from a config."""
+        """Reads from a config how to react to lost actors of a role, such as EnvRunners: restart, ignore or raise."""
         settings = _SETTINGS[role]
         names = {field: name for field, name in settings._asdict().items() if field not in ("method", "takes")}
         values: dict[str, Any] = {field: getattr(config, name) for field, name in names.items() if name is not None}
@@ -109,12 +109,12 @@ class LossPolicy:
     # ------------------------------------------------------------------------------------------------------- messages
 
     def name(self, actor_id: int) -> str:
-        """Name of an actor at the beginning of a message: ``"EnvRunner actor 2"``."""
+        """Name of an actor, for the beginning of a message about it: ``"EnvRunner actor 2"``."""
         return f"{self.role[0].upper()}{self.role[1:]} actor {actor_id}"
 
     @property
     def plural(self) -> str:
-        """Plural name of the role's actors at the beginning of a message: ``"EnvRunner actors"``."""
+        """Plural name of the actors, for the beginning of a message about them: ``"EnvRunner actors"``."""
         return f"{self.role[0].upper()}{self.role[1:]} actors"
 
     def note_of_loss(self, actor_id: int) -> str:

@@ -1,4 +1,4 @@
-"""Estimates of the memory for arrays of given shapes, before allocation, and of free memory.
+"""Functions that estimate the memory for arrays of given shapes before allocation, and read how much memory is free.
 
 Nothing is compiled or allocated; shapes may have any size.
 """
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class TooManyError(ValueError):
-    """Raised if several objects, such as population members, together need more memory than is available, according
-    to an estimate before allocation.
+    """Raised before allocation if several objects, such as population members, together need more memory than is
+    available, according to an estimate.
 
     Args:
         message: Problem and remedy.
@@ -60,8 +60,9 @@ class MemoryEstimate:
     def of_shapes(
         cls, what: str, counts: Mapping[str, int], columns: Mapping[str, Any], *, is_complete: bool = True
     ) -> MemoryEstimate:
-        """Creates an estimate from ``{column: pytree of arrays or jax.ShapeDtypeStructs}``, whose shapes include all
-        rows.
+        """Creates a memory estimate from arrays or their shapes, ``{column: pytree of arrays or
+        jax.ShapeDtypeStructs}``. The shapes must include all rows, whose number is the product of `counts`, such as
+        envs times steps.
         """
         return cls(what, counts, {name: bytes_of_shapes(column) for name, column in columns.items()}, is_complete)
 
@@ -69,14 +70,16 @@ class MemoryEstimate:
     def of_rows(
         cls, what: str, counts: Mapping[str, int], columns: Mapping[str, int], *, is_complete: bool = True
     ) -> MemoryEstimate:
-        """Creates a memory estimate from ``{column: bytes per row}``: multiplies the bytes by the number of rows."""
+        """Creates a memory estimate from ``{column: bytes per row}``. Multiplies the bytes by the number of rows, which
+        is the product of `counts`, such as envs times steps.
+        """
         num_rows = math.prod(counts.values())
         return cls(what, counts, {name: size * num_rows for name, size in columns.items()}, is_complete)
 
     def part(self, what: str, number: int, of: int) -> MemoryEstimate:
-        """Estimates the memory of `number` shards, such as the shards of one process, if the arrays are divided into
-        `of` equal shards. Multiplies the bytes of each column, and the first number in `counts` (such as envs), by
-        ``number / of``, and rounds up.
+        """Estimates the memory of `number` out of `of` equal shards of the arrays, such as the shards of one process.
+        Multiplies the bytes of each column, and the first number in `counts` (such as envs), by ``number / of``, and
+        rounds up.
         """
         (divided, total), *others = self.counts.items()
         counts = dict([(divided, -(-total * number // of)), *others])
@@ -106,12 +109,12 @@ class MemoryEstimate:
 
     @property
     def num_bytes(self) -> int:
-        """Estimated bytes of all columns together, with all rows."""
+        """Estimated bytes of all arrays of this estimate together."""
         return sum(self.columns.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Converts the estimate to ``{"num_bytes", "num_rows", "bytes_per_row", "counts": {...}, "columns": {name:
-        bytes}}``.
+        """Converts the memory estimate to a dict with the keys ``"num_bytes"``, ``"num_rows"``, ``"bytes_per_row"``,
+        ``"counts"`` (factors of the number of rows, such as envs and steps) and ``"columns"`` (bytes of each array).
         """
         return {
             "num_bytes": self.num_bytes,
@@ -141,7 +144,7 @@ def bytes_of_shapes(tree: Any) -> int:
 
 
 def space_bytes(space: Space) -> int:
-    """Bytes of one element of `space` as an array; int64 and float64 count as 32 bits, as in JAX.
+    """Bytes of one element of `space`, stored as JAX arrays: int64 and float64 are stored with 32 bits.
 
     Raises:
         TypeError: `space` has no fixed shape.
@@ -227,8 +230,8 @@ def available_memory(device: Device) -> int | None:
 
 
 def host_memory(root: Path = Path("/")) -> HostMemory | None:
-    """Total and available memory of this machine from ``/proc/meminfo``, or of this process's control group (v1, v2) if
-    that is less.
+    """Total and available memory of this machine, from ``/proc/meminfo``. If this process's control groups (cgroup v1
+    or v2) have less total or available memory, their numbers are returned instead.
 
     Args:
         root: Folder that contains ``proc`` and ``sys``.

@@ -9,7 +9,7 @@ import numpy as np
 
 
 class _Text(str):
-    """Text that prints without quotation marks."""
+    """String whose ``repr`` has no quotation marks, for the description of an array in printed data."""
 
     def __repr__(self) -> str:
         return str(self)

@@ -77,8 +77,8 @@ class MetricsLogger:
 
     @contextlib.contextmanager
     def used_by(self, callback: str) -> Iterator[None]:
-        """Context manager for the call of a callback that logs values. If the callback uses a name that is reserved for
-        results, the logger drops the value. A warning about the name is logged only once.
+        """Context manager around the call of a callback, which may log values to this logger. If the callback uses a
+        name that is reserved for results, the logger ignores the value and logs a warning, only once for each name.
 
         Args:
             callback: Name of the callback, for the notice.
@@ -397,7 +397,8 @@ class MetricsLogger:
         return _map(results, lambda stats: stats.peek(compile=compile))
 
     def reduce(self, compile: bool = False) -> dict[str, Any]:
-        """Ends the interval since the last ``reduce()``. Returns each metric's statistics, or with `compile` its value.
+        """Ends the interval since the last ``reduce()``. Returns a nested dict with a statistic for each metric; with
+        ``compile=True``, a nested dict with a value for each metric.
 
         Args:
             compile: False returns a tree of statistics with the values since the last `reduce`, for `aggregate` of
@@ -534,8 +535,8 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], stats: Any) -> None:
 def _map(
     tree: Mapping[str, Any], function: Callable[[Any], Any], keep: Callable[[Any], bool] = lambda stats: True
 ) -> dict[str, Any]:
-    """Applies `function` to each leaf of a nested dict, such as a statistic, if ``keep(leaf)`` is True. Returns a
-    nested dict of the results; other leaves are left out.
+    """Applies `function` to the leaves of a nested dict, such as statistics, and returns a nested dict of the results.
+    Leaves for which ``keep(leaf)`` is False are left out.
     """
     out: dict[str, Any] = {}
     for name, value in tree.items():

@@ -32,7 +32,9 @@ class RecentStats(ReportingStats):
         return len(self._shown)
 
     def _extend(self, values: Iterable[Any]) -> None:
-        """Appends `values`, ordered from the oldest to the newest, to the stored newest values."""
+        """Appends `values`, ordered from the oldest to the newest, to the stored values. With a window, only the newest
+        values stay stored.
+        """
         for value in values:
             self._shown.append(value)
             if self._new is not self._shown:
