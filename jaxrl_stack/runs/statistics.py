@@ -68,15 +68,15 @@ class RunStatistics:
 
     @property
     def steps_per_second(self) -> float:
-        """Environment steps per second in the newest iterations: as many iterations as together take about five
-        seconds. The time for compilation does not count.
+        """Environment steps per second, averaged over the newest iterations, which together take about five seconds or
+        longer. The time for compilation does not count.
         """
         return sum(steps for steps, _ in self._recent) / max(self._recent_seconds, 1e-9)
 
     @property
     def steps_per_second_overall(self) -> float:
-        """Environment steps per second over all iterations that were added with `update`. The time for compilation does
-        not count.
+        """Environment steps per second, averaged over all iterations of this run, without the earlier run that it
+        continues. The time for compilation does not count.
         """
         return (self.steps - self._steps_before) / max(self.steady_seconds, 1e-9)
 
@@ -97,7 +97,7 @@ def return_text(value: float) -> str:
 
 def returns_text(statistics: RunStatistics) -> str:
     """Formats the mean return of the last episodes. If the run has several agents, the mean return of each agent (or
-    policy) follows in brackets: "3.0 (a: 1.0, b: 2.0)".
+    of each policy if there are many agents) follows in brackets: "3.0 (a: 1.0, b: 2.0)".
     """
     parts = ", ".join(f"{name}: {return_text(value)}" for name, value in statistics.agent_returns.items())
     return return_text(statistics.episode_return) + (f" ({parts})" if parts else "")

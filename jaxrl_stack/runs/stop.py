@@ -179,8 +179,9 @@ class StopCriteria:
             raise StopError(f"{self.source}: {waiting[0]!r} needs evaluations, and the config has none. {remedy}")
 
     def check_names(self, known: Mapping[str, Any] | None) -> None:
-        """Checks, before the first iteration, that an example of a result has a number for each metric that the
-        criteria read. Metrics of timers and replay buffers are not checked, because the example does not contain them.
+        """Checks, before the first iteration, that `known`, an example of a result, has a number for each metric that
+        the criteria read. Metrics of timers and replay buffers are not checked, because the example does not contain
+        them. If `known` is None, checks nothing.
 
         Args:
             known: A result with all numbers, except timers and replay buffers, which only a run has; None if unknown.
@@ -286,9 +287,10 @@ class StopCriteria:
         return (min(remaining) if remaining else None), len(remaining) < num_criteria
 
     def fraction(self, result: Mapping[str, Any], before: Mapping[str, float] | None = None) -> float | None:
-        """Finished fraction of the run, at most 1: the highest fraction of a target that a metric has reached. Only
-        metrics that grow steadily count, such as env steps; None without such a metric. Growth is measured from the
-        values in `before`, the metrics at the start of the run.
+        """Finished fraction of the run, at most 1; None if no metric that grows steadily, such as env steps, has a
+        target. For such a metric, the fraction is its growth since the start of the run, divided by the growth from
+        the start to the target. With several such metrics, the highest fraction is returned. `before` contains the
+        values of the metrics at the start of the run.
         """
         done = []
         for path, value in self._foreseeable(result).items():

@@ -166,9 +166,9 @@ class StoredCheckpoints:
 
     def restored(self, iteration: int) -> None:
         """Called when the run continues from a restored state. Marks two kinds of checkpoints for removal: checkpoints
-        of later iterations, and checkpoints that were saved in another history than the restored one (see `mark_of`).
+        of later iterations, and checkpoints that do not belong to the history of the restored state (see `mark_of`).
 
-        These checkpoints are removed when the next one is complete.
+        These checkpoints are removed when the next checkpoint is complete.
 
         Args:
             iteration: Iteration of the restored state.
@@ -185,8 +185,9 @@ class StoredCheckpoints:
     # ----------------------------------------------------------------------------------------------------- saving
 
     def _may_save_again(self) -> bool:
-        """Whether another checkpoint may be saved now. False while a checkpoint is being written, and until enough time
-        has passed that saving takes at most 2 % (`LARGEST_SHARE`) of the time.
+        """Whether the next checkpoint may be saved now, with ``num_to_keep="sparse"``. False while a checkpoint is
+        being written, and afterwards for 50 times as long as saving this checkpoint took: saving then takes at most 2 %
+        (`LARGEST_SHARE`) of the run's time.
         """
         if self._pending is not None and saves.finished(os.path.realpath(self._pending.path)) is not None:
             self._complete()
@@ -207,7 +208,8 @@ class StoredCheckpoints:
     def _complete(self) -> None:
         """Waits until the checkpoint that is being written is complete. Then removes two kinds of checkpoints:
         checkpoints that `num_to_keep` and `max_bytes` do not keep, and checkpoints that `restored` has marked for
-        removal before this save began. If the save has failed, removes nothing.
+        removal. If the run was restored after this save began, the marked checkpoints stay until the next save
+        is complete. If the save has failed, removes nothing.
 
         Raises:
             OSError: If the checkpoint cannot be written, unless another call has already raised this error.

@@ -163,8 +163,8 @@ class Sweep(Series):
 
     def table(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> str:
         """Formats the combinations of settings and their final performance (`rows`) as a table for terminals. Sentences
-        below the table name the metric that ranks the combinations, unless the highest mean return is best, and
-        settings whose best value is near a bound of the search space.
+        below the table name settings whose best value is near a bound of the search space. If the table is not ranked
+        by the highest mean return, another sentence names the metric that ranks it.
         """
         rows = self.rows(key, x, mode=mode)
         length = ["iterations"] if self.has_rungs else []
@@ -185,8 +185,9 @@ class Sweep(Series):
         return "\n".join([table, *([] if (number, which) == (RETURN, "max") else [ranked]), *ends])
 
     def _lines_of_ends(self, best: Mapping[str, Any]) -> list[str]:
-        """Returns a sentence for each setting whose value in the best combination (`best`) is within 5 % of a bound of
-        the search space.
+        """Returns a sentence for each setting whose value in the best combination (`best`) is near a bound of the
+        setting's domain in the search space: within 5 % of the domain's width, on a logarithmic scale for log-uniform
+        domains.
         """
         lines = []
         for name, values in self.space.items():

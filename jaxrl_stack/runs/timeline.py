@@ -238,8 +238,8 @@ class Timeline(BaseTimeline[RecordedIteration]):
         return found
 
     def _has_restored(self, checkpoint: StoredCheckpoint) -> bool:
-        """Whether the recorded iterations follow a restore of this checkpoint with all components. False if only one
-        component was restored.
+        """Whether the recorded iterations begin after a command that restored all components of this checkpoint. False
+        if the command restored only one component.
         """
         origin = self.origin
         if checkpoint.iteration != self.first or origin is None or origin.number != self._began_at:
@@ -255,16 +255,16 @@ class Timeline(BaseTimeline[RecordedIteration]):
 
     @property
     def _began_at(self) -> int:
-        """Line number in ``commands.jsonl`` (from 1) of the last restore, or other command (recorded method call) that
-        changed the run's iteration, before the recorded iterations. 0 without such a command.
+        """Line number in ``commands.jsonl``, from 1, of the last command (recorded method call) that changed the run's
+        iteration, such as a restore, before the recorded iterations began. 0 without such a command.
         """
         return max((own.number for own in self._commands_before if own.iteration != own.iteration_after), default=0)
 
     @property
     def begins_with_config(self) -> bool:
-        """Whether the recorded iterations begin at a known state, so that a replay needs no stored checkpoint. The
-        iterations must include the first row of the run's table, and begin at the newly built algorithm or at a state
-        that a recorded command restored.
+        """Whether a replay can build the algorithm from the run's config and repeat the recorded commands, instead of
+        beginning with one of the `checkpoints`. The recorded iterations must include the first row of the run's table,
+        and begin at the newly built algorithm or at a state that a recorded command restored.
         """
         return len(self._all) == len(self.iterations) and (self.first == 0 or self.origin is not None)
 

@@ -1,7 +1,7 @@
 """Conversion of instances of Ray Tune's schedulers to `PBT` and `Halving` schedules with the same arguments.
 
-The instances are not driven: their methods need a controller of Tune's trials, and draw from Python's global random
-numbers. Only this file knows their attributes.
+The conversion calls no methods of the instances, because these methods need a controller of Tune's trials, and draw
+from Python's global random numbers. Only this file reads the attributes of the instances.
 """
 
 from __future__ import annotations

@@ -127,8 +127,8 @@ class AlgorithmTrainable:
 
 
 def _known(value: Any, known: Any) -> Any:
-    """Returns the earlier value `known` if `value` is another object with the same pickle, such as a copy of a lambda,
-    so that programs compiled for `known` can be reused. Otherwise returns `value`.
+    """Returns the earlier value `known` if `value` does not equal `known` but has the same pickle, such as a new copy
+    of a lambda. Programs compiled for `known` can then be reused. Otherwise returns `value`.
     """
     from jaxrl_stack.algorithms.setting_values import same
 

@@ -202,7 +202,7 @@ class FaultTolerantActorManager:
         self.backend.kill(actor, restart=True)
 
     def take_losses(self) -> list[CallResult]:
-        """Returns the calls, since the last `take_losses`, that failed because their actor is lost.
+        """Returns the calls that failed because their actor is lost. Each call is returned only once.
 
         The list contains only calls whose outcome no other method returns: pings of this manager, and calls that did
         not wait for results (``timeout_seconds=0``).
@@ -390,7 +390,8 @@ class FaultTolerantActorManager:
         return_actor_ids: bool = False,
     ) -> list[Any]:
         """Sends a new call with a tag (the caller's label for calls) to each actor with fewer than the maximum of
-        pending calls with this tag. Then returns the results of the finished calls with this tag.
+        pending calls with this tag. Then returns the results of the finished calls with this tag. Skips unhealthy
+        actors by default.
 
         Args:
             func: See `foreach_actor`.
@@ -405,7 +406,7 @@ class FaultTolerantActorManager:
             return_actor_ids: Return ``(id, result)`` instead of results.
 
         Returns:
-            The results of earlier calls.
+            The results of calls that have finished in time, earlier and new ones.
 
         Raises:
             Exception: Error of an actor's code, or its loss, unless that is ignored.
@@ -501,10 +502,10 @@ class FaultTolerantActorManager:
         keeps_limit: bool = False,
         num_returns: int = 1,
     ) -> dict[Any, _Request]:
-        """Sends a call to each actor, without waiting for the result. If `healthy_only`, skips unhealthy actors. If
-        `keeps_limit`, skips actors with the maximum number of pending calls with this tag. Returns ``{reference to the
-        first result: _Request}``. The `_Request` contains the actor's id, the tag, and references to the call's other
-        results.
+        """Sends a call to each actor in `actor_ids` (None: all actors), without waiting for the result. If
+        `healthy_only`, skips unhealthy actors. If `keeps_limit`, skips actors with the maximum number of pending calls
+        with this tag. Returns ``{reference to the first result: _Request}``. The `_Request` contains the actor's id,
+        the tag, and references to the call's other results.
         """
         ids = self.actor_ids() if actor_ids is None else list(actor_ids)
         funcs = [func] * len(ids) if callable(func) or isinstance(func, str) else list(func)
@@ -579,9 +580,9 @@ class FaultTolerantActorManager:
         return outcome
 
     def _check_not_awaited(self) -> None:
-        """Checks calls that ``foreach_actor(..., timeout_seconds=0)`` has sent, and that have finished since then.
+        """Checks the finished calls of ``foreach_actor(..., timeout_seconds=0)``, which does not return their outcomes.
         Raises the first error of an actor's code, with notes about the other errors. Records the calls that failed
-        because their actor is lost, for `take_losses`.
+        because their actor is lost; `take_losses` returns these calls later.
         """
         if not self._not_awaited:
             return

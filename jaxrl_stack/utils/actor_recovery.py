@@ -33,11 +33,11 @@ class Restarts:
         self._due: dict[int, float] = {}
 
     def schedule(self, actor_id: int, delay: float) -> float:
-        """Schedules a restart of an actor. The first restart is due immediately; a later one is due when at least
+        """Schedules a restart of an actor. The first restart is due immediately; each later restart is due when
         `delay` seconds have passed since the actor's last restart.
 
         Returns:
-            Seconds until then.
+            Seconds until the restart is due.
         """
         now = self._now()
         self._due[actor_id] = max(now, self._last[actor_id] + delay) if actor_id in self._last else now
@@ -98,8 +98,8 @@ class ActorRecovery:
         self.watch(pool)
 
     def watch(self, pool: FaultTolerantActorManager) -> None:
-        """Sets the pool of actors whose lost actors this object restarts or removes, and resets all restart counts to
-        0. Starts and stops no actor.
+        """Sets the actor pool: from now on, this object restarts or removes lost actors of `pool`. Resets all restart
+        counts to 0. Starts and stops no actor.
         """
         self.stop()
         self._pool = pool
@@ -157,8 +157,8 @@ class ActorRecovery:
     # ------------------------------------------------------------------------------------------- losses and failures
 
     def note_losses(self) -> None:
-        """Calls `note_loss` for each loss of an actor in the pool that was found by a ping, or by a call that did not
-        wait for its result. Only `FaultTolerantActorManager.take_losses` returns these failed calls.
+        """Calls `note_loss` for calls that failed because an actor of the pool is lost. These calls are pings, and
+        calls that did not wait for their results. Only `FaultTolerantActorManager.take_losses` returns them.
         """
         for call in self._pool.take_losses():
             if call.actor_id in self._pool.actor_ids():

@@ -222,7 +222,7 @@ def map_over_devices(
 def _on_the_only_device(
     function: Callable[..., Any], in_axes: tuple[int | None, ...], out_axes: tuple[int | None, ...]
 ) -> Callable[..., Any]:
-    """Wraps a function for a single device, as a replacement of ``jax.pmap``. The wrapper removes the leading device
+    """Wraps a function for a single device, as a replacement for ``jax.pmap``. The wrapper removes the leading device
     axis of mapped arguments, calls the function, and adds the axis to mapped results.
     """
 

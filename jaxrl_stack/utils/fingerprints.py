@@ -79,8 +79,9 @@ _compiled_of_members = jax.jit(jax.vmap(jax.vmap(fingerprint)))
 
 
 class _Mix(NamedTuple):
-    """Hash function for fingerprints: a bijection of uint32. The input for each element of an array is ``bits ^ key``,
-    with ``key = (position + seed) * step``. Each array has a different seed; `step` is a constant of the hash function.
+    """Hash function for fingerprints: a bijection of uint32. The input for each element of an array is ``bits ^ key``:
+    the element's bits, and ``key = (position + seed) * step``. The seed depends on the name, shape and dtype of the
+    array; `step` is a constant of the hash function.
     """
 
     shifts: tuple[int, int, int]
@@ -117,8 +118,9 @@ def _sums_of_leaf(words: list[jax.Array], seed: np.uint32) -> jax.Array:
 
 def _words(leaf: Any) -> list[jax.Array]:
     """Converts an array with n elements to uint32 words for hashing: one array ``[n]``, or two arrays ``[n]`` with the
-    two halves of 64-bit elements. Elements of fewer than 32 bits are padded with zero bits. A complex number counts as
-    two elements.
+    two halves of 64-bit elements. Elements of fewer than 32 bits are padded with zero bits; bools and integers of
+    2 or 4 bits are first converted to uint8. A complex number counts as two elements, a PRNG key as the elements of its
+    uint32 key data.
     """
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)

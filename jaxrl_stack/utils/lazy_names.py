@@ -13,8 +13,9 @@ def lazy_names(
     modules: Mapping[str, tuple[str, ...]],
     elsewhere: Callable[[str, str, Sequence[str]], Any] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns two functions for a package, ``__getattr__`` and ``__dir__``. They make names available that other
-    modules define. A module is imported only when one of its names is used, because imports are slow.
+    """Returns two functions, which a package assigns to its ``__getattr__`` and ``__dir__``. The package then exports
+    names that other modules define. Each module is imported only when one of its names is used, because imports are
+    slow.
 
     Args:
         package: The package's ``__name__``.

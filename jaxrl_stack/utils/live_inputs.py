@@ -14,8 +14,8 @@ _CALLS = ("jit", "pjit")
 
 
 class Once(NamedTuple):
-    """Result of `traced_once`, which contains the traced program as a callable, the shapes and dtypes of the outputs,
-    and a bool for each input: whether outputs or effects can depend on this input.
+    """Result of `traced_once`: the traced program as a callable, a bool for each input (whether outputs or effects can
+    depend on this input), and the shapes and dtypes of the outputs.
 
     Attributes:
         call: Runs the traced program, for arguments of the same structure, shapes and dtypes; calls the function for
@@ -30,9 +30,9 @@ class Once(NamedTuple):
 
 
 def traced_once(function: Callable[..., Any], *args: Any) -> Once:
-    """Traces a function once, to run and analyse the traced program later. Returns a `Once`, which contains the program
-    as a callable, the shapes and dtypes of the outputs, and a bool for each input: whether outputs or effects can
-    depend on this input.
+    """Traces a function once, to analyse the traced program, and to run it without tracing again. Returns a `Once`,
+    which contains the program as a callable, a bool for each input (whether outputs or effects can depend on this
+    input), and the shapes and dtypes of the outputs.
 
     Args:
         function: Pure function of `args`.
@@ -43,8 +43,8 @@ def traced_once(function: Callable[..., Any], *args: Any) -> Once:
 
 def once_of(function: Callable[..., Any], args: tuple[Any, ...], program: Any, out: Any) -> Once:
     """Creates the result of `traced_once` from an existing trace of the function, without tracing again. The result
-    contains the traced program as a callable, the shapes and dtypes of the outputs, and a bool for each input: whether
-    outputs or effects can depend on this input.
+    contains the traced program as a callable, a bool for each input (whether outputs or effects can depend on this
+    input), and the shapes and dtypes of the outputs.
 
     Args:
         function, args: See `traced_once`.

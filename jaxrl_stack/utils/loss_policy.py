@@ -89,7 +89,7 @@ class LossPolicy:
 
     @classmethod
     def of(cls, config: AlgorithmConfig, role: str) -> LossPolicy:
-        """Reads from a config how to react to lost actors of a role, such as EnvRunners: restart, ignore or raise."""
+        """Creates the loss policy (restart, ignore or raise) of a role, such as "EnvRunner", from a config."""
         settings = _SETTINGS[role]
         names = {field: name for field, name in settings._asdict().items() if field not in ("method", "takes")}
         values: dict[str, Any] = {field: getattr(config, name) for field, name in names.items() if name is not None}
@@ -114,7 +114,7 @@ class LossPolicy:
 
     @property
     def plural(self) -> str:
-        """Plural name of the actors, for the beginning of a message about them: ``"EnvRunner actors"``."""
+        """Plural name of the role's actors, for the beginning of a message about them: ``"EnvRunner actors"``."""
         return f"{self.role[0].upper()}{self.role[1:]} actors"
 
     def note_of_loss(self, actor_id: int) -> str:

@@ -45,7 +45,7 @@ def _says_what_is_shared(node: Any) -> bool:
 
 def split_fixed(state: Any) -> tuple[Any, Any]:
     """Splits a training state into ``(changing part, fixed part)``. The changing part contains the fields that training
-    changes, the fixed part contains the constant fields, such as a data set. The other fields of each part are None.
+    changes; the fixed part contains the constant fields, such as a data set. The other fields of each part are None.
     Without constant fields, the fixed part itself is None.
 
     The class attribute ``fixed_fields`` lists the names of the constant fields, which all members share.
@@ -65,8 +65,8 @@ def with_fixed(state: Any, fixed: Any) -> Any:
 
 
 def map_members(function: Callable[..., Any], axes: Any, *trees: Any, shared: Callable[..., Any] | None = None) -> Any:
-    """Maps a function over the leaves of population states that have one entry per member. Leaves that all members
-    share are mapped with `shared` instead; without `shared`, they are taken from the first state.
+    """Maps a function over the leaves of states, as `jax.tree.map` does. Leaves that population members share (None in
+    `axes`) are mapped with `shared` instead; without `shared`, they are taken from the first state.
 
     Args:
         function: Called with the leaves of all `trees`.

@@ -109,12 +109,12 @@ class MemoryEstimate:
 
     @property
     def num_bytes(self) -> int:
-        """Estimated bytes of all arrays of this estimate together."""
+        """Estimated bytes of all columns (arrays) together, with all rows."""
         return sum(self.columns.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Converts the memory estimate to a dict with the keys ``"num_bytes"``, ``"num_rows"``, ``"bytes_per_row"``,
-        ``"counts"`` (factors of the number of rows, such as envs and steps) and ``"columns"`` (bytes of each array).
+        ``"counts"`` (factors of the number of rows, such as envs and steps) and ``"columns"`` (bytes of each column).
         """
         return {
             "num_bytes": self.num_bytes,
@@ -230,8 +230,8 @@ def available_memory(device: Device) -> int | None:
 
 
 def host_memory(root: Path = Path("/")) -> HostMemory | None:
-    """Total and available memory of this machine, from ``/proc/meminfo``. If this process's control groups (cgroup v1
-    or v2) have less total or available memory, their numbers are returned instead.
+    """Total and available memory of this machine, from ``/proc/meminfo``. If a control group of this process
+    (cgroup v1 or v2) has less total or less available memory, the smaller number is returned.
 
     Args:
         root: Folder that contains ``proc`` and ``sys``.

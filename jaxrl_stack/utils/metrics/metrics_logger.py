@@ -78,7 +78,7 @@ class MetricsLogger:
     @contextlib.contextmanager
     def used_by(self, callback: str) -> Iterator[None]:
         """Context manager around the call of a callback, which may log values to this logger. If the callback uses a
-        name that is reserved for results, the logger ignores the value and logs a warning, only once for each name.
+        name that is reserved for results, the logger ignores the value and warns, once for each callback and name.
 
         Args:
             callback: Name of the callback, for the notice.

@@ -158,9 +158,8 @@ class ReportingStats(StatsBase):
 
     @abstractmethod
     def _start_interval(self) -> None:
-        """Starts a new interval: the next report does not contain the values of the last interval. Statistics of one
-        interval delete these values. Statistics over several intervals, such as an EMA or a mean with a window, keep
-        them for `peek`.
+        """Starts a new interval: the next report does not contain the values of the last interval. Some statistics,
+        such as an EMA or a mean with a window, keep these values for `peek`; other statistics delete them.
         """
 
     def merge(self, incoming_stats: list[Any]) -> None:
@@ -223,8 +222,8 @@ def as_window(window: float | None) -> int | None:
 
 
 def interleave(series: Sequence[Sequence[Any]]) -> list[Any]:
-    """Merges lists of values, which several loggers logged in the same interval, into one list in the order of time.
-    The times are not known: each logger's values count as evenly spread over the interval.
+    """Merges lists of values, which several loggers logged in the same interval, into one list, in the estimated
+    order of time. The times are not known, so each logger's values are treated as evenly spread over the interval.
 
     So a window over the result holds every logger's newest values, in proportion to how many each has.
     """

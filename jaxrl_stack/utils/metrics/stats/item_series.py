@@ -33,7 +33,7 @@ class RecentStats(ReportingStats):
 
     def _extend(self, values: Iterable[Any]) -> None:
         """Appends `values`, ordered from the oldest to the newest, to the stored values. With a window, only the newest
-        values stay stored.
+        `window` values stay stored.
         """
         for value in values:
             self._shown.append(value)
