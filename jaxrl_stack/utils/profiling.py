@@ -122,7 +122,9 @@ def shares_of_timers(timers: Mapping[str, float], seconds: float) -> dict[str, f
 
 
 def _scopes(program: str) -> Iterator[tuple[str, str]]:
-    """Yields ``(instruction, named scope)`` for the instructions in a compiled program's text, except control flow."""
+    """Yields ``(instruction name, named scope)`` for each instruction in the text of a compiled program. Omits control
+    flow instructions, such as ``while``. The scope of an instruction outside of all scopes is "other".
+    """
     for line in program.splitlines():
         instruction, op_name = _INSTRUCTION.match(line), _OP_NAME.search(line)
         if instruction is None or instruction[2] in _CONTROL_FLOW:

@@ -102,8 +102,9 @@ def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
 
 
 def bundle_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
-    """Ray resources of the bundle for one process, ``{"CPU": ..., "GPU": ..., custom: ...}``: the resources of the
-    process and of the actors that share its bundle, and therefore its node. Amounts of 0 are omitted.
+    """Ray resources of the placement group bundle for one process: ``{"CPU": ..., "GPU": ..., custom: ...}``. They
+    include the resources of the actors that share the bundle, and therefore the node, with this process. Amounts of 0
+    are omitted.
 
     The aggregators of a learner actor are in the learner's bundle. The aggregators of a local learner have separate
     bundles.
@@ -123,14 +124,18 @@ def _has_aggregators(config: AlgorithmConfig, role: Role) -> bool:
 
 
 def learner_cpus(config: AlgorithmConfig) -> float:
-    """Number of CPUs of one learner: ``num_cpus_per_learner``; "auto" is 1 without a GPU, 0 with one."""
+    """Number of CPUs of one learner: ``num_cpus_per_learner``. If this setting is "auto" or None, the number is 0 for a
+    learner with a GPU, and 1 for a learner without a GPU.
+    """
     if config.num_cpus_per_learner in ("auto", None):
         return 0 if config.num_gpus_per_learner else 1
     return float(config.num_cpus_per_learner)
 
 
 def actor_options(config: AlgorithmConfig, role: Role) -> dict[str, Any]:
-    """Converts `role_resources` to options of a Ray actor: num_cpus, num_gpus and resources."""
+    """Ray resources of one actor of a role, such as learner, as options of a Ray actor: ``{"num_cpus": ..., "num_gpus":
+    ..., "resources": {...}}``.
+    """
     resources = role_resources(config, role)
     return {"num_cpus": resources.pop("CPU", 0), "num_gpus": resources.pop("GPU", 0), "resources": resources}
 
@@ -156,8 +161,8 @@ def resource_bundles(config: AlgorithmConfig, *, main_process: bool = True) -> t
 
 
 def bundle_index(config: AlgorithmConfig, role: Role) -> int:
-    """Index of the first resource bundle for actors of the role `role`, in the list
-    ``resource_bundles(config, main_process=False)[0]``.
+    """Position of the first resource bundle for actors of the role `role` in the list ``resource_bundles(config,
+    main_process=False)[0]``, which has no bundle for the main process.
 
     Args:
         config: The algorithm's config; for evaluation runners, too, the config of training.
@@ -168,9 +173,9 @@ def bundle_index(config: AlgorithmConfig, role: Role) -> int:
 
 
 def _processes(config: AlgorithmConfig) -> list[Role]:
-    """Returns the role of each actor, such as "learner", in the order of the resource bundles. Environments that run on
-    the device have no EnvRunner actors. The list omits the aggregators of learner actors, which share the learners'
-    bundles.
+    """Returns a list with the role, such as "learner", of each actor, in the order of the resource bundles. If
+    environments run on the device, the list has no EnvRunners. It omits the aggregators of learner actors, because they
+    share the learners' bundles.
     """
     # Without an environment to train on, none of the first kind samples; and RLlib's default alone asks for none.
     num_runners = 0 if config.env is None else config.num_sampling_actors
@@ -187,8 +192,8 @@ def _processes(config: AlgorithmConfig) -> list[Role]:
 
 
 def num_actors(config: AlgorithmConfig) -> int:
-    """Number of an algorithm's actors, including actors that need no Ray resources. If learners are actors, the
-    aggregator actors, which build the learners' train batches, do not count.
+    """Number of an algorithm's actors, including actors that need no Ray resources. Aggregator actors, which build
+    train batches, count only if the learner runs in the main process; the aggregators of learner actors do not count.
     """
     return len(_processes(config))
 
@@ -213,7 +218,9 @@ def _resources_of_nodes() -> list[dict[str, float]]:
 
 
 def is_one_machine() -> bool:
-    """Whether all actors run on this machine: Ray is connected to a cluster of one node that cannot grow."""
+    """Whether Ray is connected to a cluster that has only one node and cannot grow, so that all actors run on this
+    machine.
+    """
     import ray
 
     return ray.is_initialized() and not _can_grow() and len(_resources_of_nodes()) == 1
@@ -240,7 +247,8 @@ def check_resources(config: AlgorithmConfig, *, main_process: bool = False) -> N
 
 
 def misfit(config: AlgorithmConfig, nodes: Sequence[Mapping[str, float]], *, main_process: bool = False) -> str | None:
-    """Explains why the given nodes cannot provide the resources of an algorithm's actors; None if it finds no reason.
+    """Explains why the nodes `nodes` cannot provide the resources of an algorithm's actors. Returns None if no reason
+    is found.
 
     Args:
         config: The algorithm's config.
@@ -262,8 +270,9 @@ def _unplaceable(
     strategy: str,
     nodes: Sequence[Mapping[str, float]],
 ) -> str | None:
-    """Explains why these nodes cannot hold the actors, even if the sum of the nodes' resources suffices; None if it
-    finds no reason.
+    """Explains why the nodes `nodes` cannot hold the actors of `roles`, even if the sum of the nodes' resources
+    suffices: no node is large enough for one process, or the placement strategy cannot be satisfied. Returns None if no
+    reason is found.
     """
     for role in roles:
         wanted = bundle_resources(config, role)
@@ -356,7 +365,9 @@ class Placement(NamedTuple):
 
     @property
     def groups(self) -> list[Any]:
-        """All placement groups of the actors, without duplicates."""
+        """List of the Ray placement groups in this placement. A group that EnvRunners and learners share is listed
+        once.
+        """
         groups = [] if self.runners == self.learners else [self.learners]
         return [group for group in (self.runners, *groups) if group is not None and group != "SPREAD"]
 
@@ -438,7 +449,7 @@ class _Part(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the actors in this placement group, for messages."""
+        """Names of the actor roles in this placement group for messages, such as ``"EnvRunner and Learner"``."""
         return " and ".join(_NAMES[role] for role in self.roles)
 
 
@@ -464,7 +475,8 @@ _MAX_PATIENCE_S = 30.0
 
 
 def _reserve(config: AlgorithmConfig, parts: list[_Part], timeout_s: float | None) -> list[Any]:
-    """Creates placement groups one after the other, and waits until all have their resources.
+    """Creates one Ray placement group for each entry of `parts`, one after the other, and waits until all groups have
+    their resources. Returns the groups.
 
     A run that holds groups and does not get the next one soon frees them, and tries again after a random pause:
     otherwise two runs could wait forever for resources that the other one holds.
@@ -542,7 +554,7 @@ def _obstacle(config: AlgorithmConfig, part: _Part) -> str | None:
 
 
 def _remove(groups: list[Any]) -> None:
-    """Removes the placement groups in `groups`, the last one first, and empties this list."""
+    """Removes all placement groups in the list `groups` from Ray, the last group first, and empties the list."""
     import ray
 
     while groups:
@@ -616,13 +628,15 @@ class RayLease:
     node_id: str | None
 
     def __bool__(self) -> bool:
-        """Whether this lease keeps Ray running: while a lease is True, the release of another lease does not shut Ray
-        down. False after `release`, and if the user initialised Ray.
+        """Whether this lease keeps Ray running: if True, the release of another lease does not shut Ray down. False
+        after `release`. Always False if the user initialised Ray.
         """
         return self.node_id is not None
 
     def release(self) -> None:
-        """Ends this lease. If this package initialised Ray, the release of the last lease shuts Ray down."""
+        """Ends this lease: its owner no longer needs Ray. If this package initialised Ray, the release of the last
+        lease shuts Ray down.
+        """
         import ray
 
         node_id, self.node_id = self.node_id, None
@@ -667,9 +681,10 @@ _UNNEEDED = ("start_monitor", "start_api_server")
 
 @contextlib.contextmanager
 def _without_unneeded_services() -> Iterator[None]:
-    """Context manager in which a new local Ray starts without its autoscaler monitor and dashboard server, which take
-    0.8 s of CPU to start and a second to stop. Ray has no setting for this: it waits for the dashboard server even
-    with ``include_dashboard=False``. Ignores methods in `_UNNEEDED` that the installed Ray version lacks.
+    """Context manager in which a new local Ray starts without its autoscaler monitor and dashboard server. These
+    services take 0.8 s of CPU to start and a second to stop. Ray has no setting to omit them, and waits for the
+    dashboard server even with ``include_dashboard=False``. So the methods of Ray that start them (`_UNNEEDED`) are
+    replaced by empty ones; methods that the installed Ray version lacks are skipped.
     """
     node: Any = getattr(sys.modules.get("ray._private.node"), "Node", None)
     methods = {name: vars(node)[name] for name in _UNNEEDED if node is not None and name in vars(node)}

@@ -132,14 +132,16 @@ _AT_THE_ROOT = frozenset(
 
 @functools.cache
 def is_name_of_runners(path: tuple[str, ...]) -> bool:
-    """Whether a path below ``env_runners`` in results collides with a standard metric: the two paths are equal, or one
-    of them begins with the other.
+    """Whether a metric with the path `path` below ``env_runners`` in results would collide with a standard metric: the
+    paths of the two metrics are equal, or one path begins with the other.
     """
     return any(path[: len(own)] == own or own[: len(path)] == path for own in _OF_RUNNERS)
 
 
 def is_name_at_the_root(path: tuple[str, ...]) -> bool:
-    """Whether a path is a standard entry at the top level of results, such as ``learners``."""
+    """Whether `path` is a reserved top-level key of results, such as ``("learners",)``: callbacks cannot log a value
+    under a reserved key.
+    """
     return len(path) == 1 and path[0] in _AT_THE_ROOT
 
 
@@ -276,7 +278,9 @@ def get_nested(result: Mapping[Any, Any], key: str | Sequence[str]) -> Any:
 
 
 def no_number(key: str, result: Mapping[Any, Any]) -> str:
-    """Error message for a path under which a result has no number, with similar paths."""
+    """Returns the error message for a path at which a result contains no number. The message lists similar paths; if
+    none is similar, it lists the paths of all numbers.
+    """
     keys = _paths_of_numbers(result)
     similar = _similar(key, keys)
     hint = f"Near matches: {', '.join(map(repr, similar[:4]))}." if similar else f"It has the numbers {sorted(keys)}."
@@ -284,7 +288,8 @@ def no_number(key: str, result: Mapping[Any, Any]) -> str:
 
 
 def no_key(key: Any, result: Mapping[Any, Any], parent: str = "") -> str:
-    """Error message for a missing key of a result, with the probable replacement.
+    """Returns the error message for a missing key of a result. The message contains advice about the key, the most
+    similar path, or the list of the existing keys.
 
     Args:
         key: Key that was looked up.

@@ -43,9 +43,10 @@ class Snapshots:
         self._is_compiled = False
 
     def before_call(self, *state: Any) -> bool:
-        """Copies the state that the next call donates, if a copy is due: before the first call, after `interval` calls
-        or more, and after the state was replaced. Joined JAX processes never copy: after a failure, each would continue
-        from a different call, so all of them restart from a checkpoint.
+        """Copies the state that the next call of the compiled program donates, if a copy is due. The first call needs a
+        copy. Later, a copy is due after at least `interval` calls, or when other code has replaced the state. Never
+        copies if several JAX processes are joined: after a failure, the processes would continue from different calls,
+        so all of them restart from a checkpoint.
 
         Args:
             *state: Dataclasses of arrays. A replaced part is recognised by its identity.
@@ -72,20 +73,22 @@ class Snapshots:
         return True
 
     def after_call(self, *state: Any) -> None:
-        """Counts a successful call of the program, and records its results as the newest state."""
+        """Counts a successful call of the compiled program. Records `state`, which the call returned, as the newest
+        state, so that `before_call` notices if other code replaces this state.
+        """
         self.num_calls += 1
         self._newest = tuple(map(weakref.ref, state))
 
     def renamed(self, old: Any, new: Any) -> None:
-        """Records that `new` has replaced `old`, a part of the newest state. This replacement then does not cause a new
-        snapshot at the next `before_call`.
+        """Records that `new` has replaced `old`, a part of the newest state. Without this record, the next call of
+        `before_call` would take a new snapshot because of the replacement.
         """
         self._newest = tuple(weakref.ref(new) if ref() is old else ref for ref in self._newest)
 
     def changed(self, old: Any, new: Any, change: Any) -> None:
-        """Records that `change`, made between two calls of the program, has replaced `old`, a part of the state, by
-        `new`. This replacement does not cause a new snapshot: code that repeats the calls since the last snapshot also
-        repeats the change.
+        """Records that the function `change`, called between two calls of the compiled program, has replaced `old`, a
+        part of the state, by `new`. This replacement does not cause a new snapshot: code that repeats the program's
+        calls since the last snapshot also repeats `change`.
 
         Args:
             old, new: Parts of the state.
@@ -107,7 +110,7 @@ def _copied(tree: Any) -> Any:
 
 def is_lost(*state: Any) -> bool:
     """Whether arrays of a state are no longer readable, because a program failed. Waits for the programs that compute
-    them.
+    these arrays.
 
     The arrays were donated to a program that failed, or are results of such a program.
     """
@@ -119,8 +122,9 @@ def is_lost(*state: Any) -> bool:
 
 
 def reraise(error: BaseException, message: str) -> NoReturn:
-    """Raises RuntimeError from `error`, with `message` about the state that a failed program has lost. Raises
-    interruptions such as KeyboardInterrupt again, with the same type and with `message` as a note.
+    """Raises a RuntimeError with `message`, which describes the state that a failed program has lost, and with `error`
+    as the cause. If `error` is an interruption such as KeyboardInterrupt, raises `error` again instead, with `message`
+    as a note.
 
     Raises:
         RuntimeError: From `error`, if that is an `Exception`; else `error` itself is raised, with a note.

@@ -17,9 +17,9 @@ from jaxrl_stack.utils.tracing_errors import NO_VALUES, remedy
 
 
 def current_values(settings: Mapping[str, Any], timesteps: Any, config_for: Callable[[str], Any]) -> dict[str, Any]:
-    """Computes the settings of all modules at the lifetime step counter `timesteps`: replaces each schedule by its
-    value. Adds to each module the settings that are constants in the compiled program (named in the module's config by
-    ``_static_settings``).
+    """Computes the current settings of all modules: replaces each schedule in `settings` by its value at `timesteps`, a
+    lifetime step counter. To each module's settings, adds the settings that are constants in the compiled program; the
+    module's config lists their names in ``_static_settings``.
 
     Args:
         settings: ``{"modules": {module_id: {name: float32 or schedule}}}``, and more schedules.
@@ -64,7 +64,9 @@ class TracedConfigView:
 
     @property
     def traced_reads(self) -> tuple[str, ...]:
-        """Names of the traced settings (arrays in the compiled program) that were read from this view, latest first."""
+        """Names of the traced settings (arrays in the compiled program) that code has read from this view. The most
+        recently read setting comes first.
+        """
         return tuple(reversed(self._reads))
 
     def __getattr__(self, name: str) -> Any:
@@ -106,8 +108,8 @@ class TracedConfigView:
 
 @contextlib.contextmanager
 def explain_traced_branches(view: TracedConfigView) -> Iterator[None]:
-    """Context manager that converts JAX's error about a Python branch on a traced array to an error that names the
-    config setting.
+    """Context manager that replaces JAX's error about a Python branch on a traced array, such as ``if array:``, by a
+    TypeError. The new message names the source line, and the traced config settings that the code has read.
 
     Wrap the tracing of user code (losses, hooks) in it.
 

@@ -23,14 +23,16 @@ listeners: list[Callable[[str], None]] = []
 
 
 def waiting_lines() -> list[str]:
-    """Lines of text for progress displays, sorted: the latest line of each `WaitingReport` whose wait has not ended."""
+    """Sorted lines of text for progress displays: the latest log line about each wait for Ray actors that has not
+    ended.
+    """
     with _lock:
         lines = [report.line for report in _reports]
     return sorted(line for line in lines if line is not None)
 
 
 class WaitingReport:
-    """Logs every ten seconds which Ray resources are needed by the missing actors of one role: actors that have not
+    """Logs every ten seconds which Ray resources the missing actors of one role need. An actor is missing if it has not
     started, or not restarted.
 
     Args:
@@ -92,8 +94,8 @@ class WaitingReport:
             listener(self.line)
 
     def end(self) -> None:
-        """Ends the reports about this wait, because the actors have started, or because nothing waits for them any
-        longer.
+        """Ends the reports about the current wait, because the actors have started, or because the program no longer
+        waits for them. The next call of `note` starts a new wait.
         """
         self._since = self.line = None
 
@@ -108,7 +110,8 @@ def waiting_text(
     together: bool = False,
     obstacle: str | None = None,
 ) -> str:
-    """Formats a report about actors that have not started, with the resources that they need and the cluster lacks.
+    """Formats a log line about a wait for actors that have not started: the Ray resources that the actors need, and the
+    free resources of the cluster, or another reason for the wait.
 
     Args:
         role: Name of the actors.

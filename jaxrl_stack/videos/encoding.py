@@ -25,7 +25,8 @@ _GIF_FPS = 50
 
 
 def checked_path(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Checks the ending of a video's path, and returns the path. The folder of the path need not exist.
+    """Converts the path of a video file to a `pathlib.Path`. Raises a ValueError if the path does not end in .mp4,
+    .webm or .gif. The folder of the path need not exist.
 
     Raises:
         ValueError: It does not end in .mp4, .webm or .gif.

@@ -121,8 +121,8 @@ def _cut(text: str, width: int) -> str:
 
 
 def _so_far(rewards: np.ndarray) -> np.ndarray:
-    """Returns the cumulative sums of an episode's T rewards, float64 ``[T + 1]``: before each step, and after the last
-    step.
+    """Cumulative sums of an episode's T rewards, float64 ``[T + 1]``: entry t is the sum of the first t rewards, and
+    entry 0 is 0.
     """
     return np.concatenate([[0.0], np.cumsum(rewards, dtype=np.float64)])
 

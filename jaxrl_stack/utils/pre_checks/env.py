@@ -1,4 +1,4 @@
-"""RLlib's import path of the check of multi-agent environments."""
+"""RLlib's import path of the function `check_multiagent_environments`."""
 
 from jaxrl_stack.env.pre_checks import check_multiagent_environments
 

@@ -1,4 +1,4 @@
-"""EpisodeReplayBuffer under RLlib's import path."""
+"""RLlib's import path of the class `EpisodeReplayBuffer`."""
 
 from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
 

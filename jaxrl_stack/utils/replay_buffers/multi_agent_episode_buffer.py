@@ -1,4 +1,4 @@
-"""MultiAgentEpisodeReplayBuffer under RLlib's import path."""
+"""RLlib's import path of the class `MultiAgentEpisodeReplayBuffer`."""
 
 from jaxrl_stack.replay.multi_agent_episode_buffer import MultiAgentEpisodeReplayBuffer
 

@@ -1,4 +1,4 @@
-"""PrioritizedEpisodeReplayBuffer under RLlib's import path."""
+"""RLlib's import path of the class `PrioritizedEpisodeReplayBuffer`."""
 
 from jaxrl_stack.replay.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
 

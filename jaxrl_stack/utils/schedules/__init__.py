@@ -59,7 +59,9 @@ class ScheduleArrays(NamedTuple):
 
 
 def is_schedule(value: Any) -> TypeGuard[Sequence[Sequence[float]]]:
-    """True if `value` is a list or tuple, such as ``[[timestep, value], ...]``, instead of a number."""
+    """Whether the value of a setting is a schedule ``[[timestep, value], ...]`` and not a number. True for every list
+    or tuple; the points are not checked.
+    """
     return isinstance(value, (list, tuple))
 
 
@@ -163,7 +165,9 @@ def values_at(settings: Any, counter: Any, *, together: bool = True) -> Any:
 
 
 def shapes_at(settings: Any) -> Any:
-    """Returns the shapes and dtypes of the result of `values_at`, as `jax.ShapeDtypeStruct`s, for tracing."""
+    """Shapes and dtypes of `settings` after each schedule is replaced by its current value (see `values_at`), as
+    `jax.ShapeDtypeStruct`s, for tracing.
+    """
 
     def of_leaf(leaf: Any) -> jax.ShapeDtypeStruct:
         if isinstance(leaf, ScheduleArrays):
@@ -234,14 +238,15 @@ class Scheduler:
 
     @property
     def use_schedule(self) -> bool:
-        """Whether the scheduler was created with a schedule; False if it was created with a number, a constant."""
+        """Whether the scheduler was created with a schedule, and not with a constant number."""
         return not isinstance(self._schedule, ConstantSchedule)
 
     @staticmethod
     def validate(
         *, fixed_value_or_schedule: float | Sequence[Sequence[float]] | None, setting_name: str, description: str = ""
     ) -> None:
-        """Raises a ValueError if a setting's value is neither a number, nor a valid schedule, nor None.
+        """Raises a ValueError unless the value of a setting is a number, None or a valid schedule ``[[0, v0], [t1, v1],
+        ...]``.
 
         Args:
             fixed_value_or_schedule: Number, schedule, or None (which is always fine).
@@ -265,8 +270,8 @@ class Scheduler:
         return np.float32(self._value)
 
     def update(self, timestep: int) -> float:
-        """Sets the current timestep of the schedule (a lifetime count, not an increment) and returns its
-        value there.
+        """Sets the current timestep to `timestep`, a total over the lifetime and not an increment. Returns the
+        schedule's value at this timestep.
         """
         self._value = self._schedule(timestep)
         return self._value

@@ -17,7 +17,9 @@ def _array_module(t: Any) -> Any:
 
 
 class Schedule(abc.ABC):
-    """Function of the timestep. Call it, or its method `value`, with an int or an integer array."""
+    """Base class of schedules: numbers that depend on the timestep. Call a schedule, or its method `value`, with an int
+    or an integer array.
+    """
 
     def __init__(self, framework: str | None = None):
         """Initializes the base class: checks and stores `framework`, an argument of every schedule.
@@ -43,7 +45,7 @@ class Schedule(abc.ABC):
 
     @abc.abstractmethod
     def _value(self, t: Any) -> Any:
-        """Computes the value of the schedule at timestep `t`. Subclasses override it."""
+        """Computes the value of the schedule at timestep `t`. Subclasses override this method."""
 
 
 class ConstantSchedule(Schedule):
@@ -70,7 +72,8 @@ class PolynomialSchedule(Schedule):
         initial_p: float = 1.0,
         power: float = 2.0,
     ):
-        """Creates a polynomial schedule.
+        """Creates a schedule that moves along a polynomial from `initial_p` to `final_p` in `schedule_timesteps`
+        timesteps.
 
         Args:
             schedule_timesteps: T, after which the value stays at `final_p`.
@@ -115,7 +118,8 @@ class ExponentialSchedule(Schedule):
     def __init__(
         self, schedule_timesteps: int, framework: str | None = None, initial_p: float = 1.0, decay_rate: float = 0.1
     ):
-        """Creates an exponential schedule.
+        """Creates a schedule whose value starts at `initial_p` and is multiplied by `decay_rate` every
+        `schedule_timesteps` timesteps, with an exponential curve in between.
 
         Args:
             schedule_timesteps: T.

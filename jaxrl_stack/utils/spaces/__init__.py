@@ -118,8 +118,9 @@ def map_leaves(function: Callable[[Any], Any], space: Space) -> Any:
 
 
 def map_parts(function: Callable[..., Any], space: Space, *values: Any) -> Any:
-    """Applies ``function(part, *entries)`` to each elementary part (neither `Dict` nor `Tuple`) of a space and to the
-    entries of the pytrees `values` at the same position; returns a pytree with the structure of `space`.
+    """Calls ``function(part, *entries)`` for each elementary part (neither `Dict` nor `Tuple`) of a space. `entries`
+    contains one entry of each pytree in `values`, at the same position as the part. Returns the results as a pytree
+    with the structure of `space`.
 
     Args:
         function: Called with a part of the space, and with the entry of each of `values` at the same position.
@@ -275,8 +276,8 @@ def conform(space: Space, value: Any, name: str = "value", *, casts: bool = Fals
 
 
 def _require_kind(leaf: Any, part: jax.Array, path: str) -> None:
-    """Raises ValueError for floats in an integer space, and for integers that the smaller dtype of a `Box`
-    would wrap.
+    """Raises ValueError if an array's dtype does not fit a space of integers: if the array contains floats, or if the
+    space is a `Box` of a smaller integer dtype, in which large numbers would wrap.
     """
     dtype = np.dtype(leaf.dtype)
     if dtype.kind not in "iu":
@@ -481,8 +482,9 @@ MAX_SPACE_ELEMENTS = 1 << 24
 
 
 def num_described_entries(description: Any) -> int:
-    """Counts the array entries of a space, including its nested spaces, from the description that `space_to_dict`
-    returns. Does not create the space. `Discrete` and `Text` count as 0 entries.
+    """Number of array entries in one element of a space, such as 12 for a `Box` of shape ``[3, 4]``. It includes nested
+    spaces; `Discrete` and `Text` count as 0 entries. The number is computed from a result of `space_to_dict`, without
+    creating the space.
 
     Raises:
         ValueError: If a shape in the description is not valid.

@@ -48,7 +48,9 @@ def scaled_to_bounds(box: Box, actions: jax.Array) -> jax.Array:
 
 
 def scaled_from_bounds(box: Box, actions: Any) -> Any:
-    """Inverse of `scaled_to_bounds`, for actions within the bounds.
+    """Maps an environment's actions to a module's actions: from the bounds to [-1, 1] in the dimensions of
+    `scaled_dimensions`; other dimensions are unchanged. For actions within the bounds, this is the inverse of
+    `scaled_to_bounds`.
 
     Args:
         box: A `Box` of floats.
@@ -79,7 +81,9 @@ def shifted_to_bounds(box: Box, actions: jax.Array) -> jax.Array:
 
 
 def integer_bounds(box: Box, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds of a `Box` of integers, clipped to the range of the dtype of a module's actions."""
+    """Bounds ``(low, high)`` of a `Box` of integers, converted to `dtype`, the dtype of a module's actions. If `dtype`
+    is an integer dtype, bounds outside of its range are clipped to this range.
+    """
     if not jnp.issubdtype(dtype, jnp.integer):
         return box.low.astype(dtype), box.high.astype(dtype)
     limits = np.iinfo(dtype)
@@ -95,7 +99,7 @@ def float32_bounds(box: Box) -> tuple[np.ndarray, np.ndarray]:
 
 
 def member_maker(box: Box) -> Callable[[Any], np.ndarray]:
-    """Returns a function that copies actions, arrays of a compiled program, to NumPy arrays with the dtype of `box`.
+    """Returns a function that copies a compiled program's actions to NumPy arrays with the dtype of `box`.
 
     An entry equal to a bound rounded to float32 becomes the exact bound, so that ``box.contains`` accepts the action.
     Integers beyond the range of the dtype become the limits of the dtype.
@@ -120,9 +124,10 @@ def member_maker(box: Box) -> Callable[[Any], np.ndarray]:
 
 
 def members_of(space: Space) -> Callable[[Any], Any]:
-    """Returns a function that converts actions from a compiled program: pytrees with the structure of `space` and
-    an array ``[..., *shape of the part]`` for each part. The function copies arrays of `Box` parts to NumPy arrays with
-    the part's dtype (see `member_maker`), and leaves other arrays unchanged.
+    """Returns a function that converts actions of a compiled program to the dtypes of an action space `space`. An
+    action is a pytree with the structure of `space` and one array ``[..., *shape of the part]`` for each part. The
+    function copies arrays of `Box` parts to NumPy arrays with the part's dtype (see `member_maker`), and leaves other
+    arrays unchanged.
     """
     makers = map_parts(lambda part: member_maker(part) if isinstance(part, Box) else lambda own: own, space)
     return lambda actions: map_parts(lambda _, make, own: make(own), space, makers, actions)

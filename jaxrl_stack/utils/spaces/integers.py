@@ -1,4 +1,6 @@
-"""Spaces of integers beyond 32 bits, which compiled programs do not support."""
+"""Detection and replacement of integer `Box` spaces whose bounds exceed 32-bit integers. Compiled programs do not
+support such spaces.
+"""
 
 from __future__ import annotations
 

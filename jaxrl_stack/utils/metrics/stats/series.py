@@ -30,11 +30,14 @@ class SeriesStats(RecentStats):
 
     @abstractmethod
     def reduce_values(self, values: list[Any]) -> Any:
-        """Computes the statistic (mean, maximum, ...) of one or more numbers without NaN."""
+        """Computes the statistic (mean, maximum, ...) of a list of at least one number. The caller has removed NaN
+        values from the list.
+        """
 
     def window_reduce(self, values: Any = None) -> list[Any]:
-        """Computes the statistic of `values`. If `values` is None, computes the statistic of the values in the current
-        window. Returns a list, ``[statistic]``.
+        """Computes the statistic, such as the maximum, of the numbers in `values`, without NaN. If `values` is None,
+        uses the last `window` logged values, or without a window all values since the last `reduce`. Returns a list,
+        ``[statistic]``.
         """
         numbers = [v for v in (self._values() if values is None else values) if v == v]
         return [self.reduce_values(numbers) if numbers else self.value_of_nothing]
