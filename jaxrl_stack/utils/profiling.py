@@ -122,8 +122,9 @@ def shares_of_timers(timers: Mapping[str, float], seconds: float) -> dict[str, f
 
 
 def _scopes(program: str) -> Iterator[tuple[str, str]]:
-    """Yields ``(instruction name, named scope)`` for each instruction in the text of a compiled program. Omits control
-    flow instructions, such as ``while``. The scope of an instruction outside of all scopes is "other".
+    """Yields ``(instruction name, scope)`` for each instruction in the text of a compiled program. The scope is the
+    instruction's innermost `jax.named_scope` that `SCOPES` lists, or "other" if `SCOPES` lists none. Omits control flow
+    instructions, such as ``while``.
     """
     for line in program.splitlines():
         instruction, op_name = _INSTRUCTION.match(line), _OP_NAME.search(line)

@@ -161,8 +161,8 @@ def resource_bundles(config: AlgorithmConfig, *, main_process: bool = True) -> t
 
 
 def bundle_index(config: AlgorithmConfig, role: Role) -> int:
-    """Position of the first resource bundle for actors of the role `role` in the list ``resource_bundles(config,
-    main_process=False)[0]``, which has no bundle for the main process.
+    """Index of the first resource bundle for actors of the role `role`, in the list ``resource_bundles(config,
+    main_process=False)[0]``. This list has no bundle for the main process.
 
     Args:
         config: The algorithm's config; for evaluation runners, too, the config of training.
@@ -173,9 +173,9 @@ def bundle_index(config: AlgorithmConfig, role: Role) -> int:
 
 
 def _processes(config: AlgorithmConfig) -> list[Role]:
-    """Returns a list with the role, such as "learner", of each actor, in the order of the resource bundles. If
-    environments run on the device, the list has no EnvRunners. It omits the aggregators of learner actors, because they
-    share the learners' bundles.
+    """Returns a list with the role, such as "learner", of each actor, in the order of the resource bundles.
+    Environments that run on the device have no EnvRunner actors. The list omits the aggregators of learner actors,
+    because these aggregators share the learners' bundles.
     """
     # Without an environment to train on, none of the first kind samples; and RLlib's default alone asks for none.
     num_runners = 0 if config.env is None else config.num_sampling_actors
@@ -270,9 +270,9 @@ def _unplaceable(
     strategy: str,
     nodes: Sequence[Mapping[str, float]],
 ) -> str | None:
-    """Explains why the nodes `nodes` cannot hold the actors of `roles`, even if the sum of the nodes' resources
-    suffices: no node is large enough for one process, or the placement strategy cannot be satisfied. Returns None if no
-    reason is found.
+    """Explains why the nodes `nodes` cannot hold the actors of `roles`: no node is large enough for the bundle of one
+    process, or the nodes cannot satisfy the placement strategy. Both can happen even if the sum of the nodes' resources
+    suffices. Returns None if no reason is found.
     """
     for role in roles:
         wanted = bundle_resources(config, role)
@@ -449,7 +449,7 @@ class _Part(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Names of the actor roles in this placement group for messages, such as ``"EnvRunner and Learner"``."""
+        """Names of the actor roles in this placement group, joined for messages: ``"EnvRunner and Learner"``."""
         return " and ".join(_NAMES[role] for role in self.roles)
 
 
@@ -476,7 +476,7 @@ _MAX_PATIENCE_S = 30.0
 
 def _reserve(config: AlgorithmConfig, parts: list[_Part], timeout_s: float | None) -> list[Any]:
     """Creates one Ray placement group for each entry of `parts`, one after the other, and waits until all groups have
-    their resources. Returns the groups.
+    their resources. Returns the groups in the order of `parts`.
 
     A run that holds groups and does not get the next one soon frees them, and tries again after a random pause:
     otherwise two runs could wait forever for resources that the other one holds.
@@ -683,8 +683,9 @@ _UNNEEDED = ("start_monitor", "start_api_server")
 def _without_unneeded_services() -> Iterator[None]:
     """Context manager in which a new local Ray starts without its autoscaler monitor and dashboard server. These
     services take 0.8 s of CPU to start and a second to stop. Ray has no setting to omit them, and waits for the
-    dashboard server even with ``include_dashboard=False``. So the methods of Ray that start them (`_UNNEEDED`) are
-    replaced by empty ones; methods that the installed Ray version lacks are skipped.
+    dashboard server even with ``include_dashboard=False``. The context manager therefore replaces Ray's methods that
+    start these services (`_UNNEEDED`) by methods that do nothing, and restores Ray's methods at the end. It ignores
+    methods that the installed Ray version lacks.
     """
     node: Any = getattr(sys.modules.get("ray._private.node"), "Node", None)
     methods = {name: vars(node)[name] for name in _UNNEEDED if node is not None and name in vars(node)}

@@ -139,8 +139,8 @@ def is_name_of_runners(path: tuple[str, ...]) -> bool:
 
 
 def is_name_at_the_root(path: tuple[str, ...]) -> bool:
-    """Whether `path` is a reserved top-level key of results, such as ``("learners",)``: callbacks cannot log a value
-    under a reserved key.
+    """Whether `path` is a reserved top-level key of results, such as ``("learners",)``. Callbacks cannot log a value
+    under this key itself; longer paths, such as ``("learners", "x")``, are not reserved.
     """
     return len(path) == 1 and path[0] in _AT_THE_ROOT
 
@@ -278,8 +278,8 @@ def get_nested(result: Mapping[Any, Any], key: str | Sequence[str]) -> Any:
 
 
 def no_number(key: str, result: Mapping[Any, Any]) -> str:
-    """Returns the error message for a path at which a result contains no number. The message lists similar paths; if
-    none is similar, it lists the paths of all numbers.
+    """Returns the error message for a path at which a result contains no number. The message lists up to four similar
+    paths; if no path is similar, it lists the paths of all numbers.
     """
     keys = _paths_of_numbers(result)
     similar = _similar(key, keys)
@@ -288,8 +288,8 @@ def no_number(key: str, result: Mapping[Any, Any]) -> str:
 
 
 def no_key(key: Any, result: Mapping[Any, Any], parent: str = "") -> str:
-    """Returns the error message for a missing key of a result. The message contains advice about the key, the most
-    similar path, or the list of the existing keys.
+    """Returns the error message for a missing key of a result. The message contains advice about the key if the key is
+    in `_ABSENT`, else the most similar path, or the list of the existing keys if no path is similar.
 
     Args:
         key: Key that was looked up.

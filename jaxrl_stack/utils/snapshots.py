@@ -43,10 +43,10 @@ class Snapshots:
         self._is_compiled = False
 
     def before_call(self, *state: Any) -> bool:
-        """Copies the state that the next call of the compiled program donates, if a copy is due. The first call needs a
-        copy. Later, a copy is due after at least `interval` calls, or when other code has replaced the state. Never
-        copies if several JAX processes are joined: after a failure, the processes would continue from different calls,
-        so all of them restart from a checkpoint.
+        """Copies the state that the next call of the compiled program donates, if a copy is due. A copy is due before
+        the first call, after at least `interval` calls since the last copy, and after other code has replaced the
+        state. Never copies if several JAX processes are joined: after a failure, the processes would continue from
+        different calls, so all of them restart from a checkpoint.
 
         Args:
             *state: Dataclasses of arrays. A replaced part is recognised by its identity.
@@ -122,9 +122,9 @@ def is_lost(*state: Any) -> bool:
 
 
 def reraise(error: BaseException, message: str) -> NoReturn:
-    """Raises a RuntimeError with `message`, which describes the state that a failed program has lost, and with `error`
-    as the cause. If `error` is an interruption such as KeyboardInterrupt, raises `error` again instead, with `message`
-    as a note.
+    """Raises a RuntimeError from `error`, with `message` and the text of `error`. `message` describes the state that a
+    failed program has lost. If `error` is an interruption such as KeyboardInterrupt, raises `error` itself again, with
+    `message` as a note.
 
     Raises:
         RuntimeError: From `error`, if that is an `Exception`; else `error` itself is raised, with a note.

@@ -109,7 +109,8 @@ class TracedConfigView:
 @contextlib.contextmanager
 def explain_traced_branches(view: TracedConfigView) -> Iterator[None]:
     """Context manager that replaces JAX's error about a Python branch on a traced array, such as ``if array:``, by a
-    TypeError. The new message names the source line, and the traced config settings that the code has read.
+    TypeError. The new message contains the source line and a fix. If the code has read traced config settings, the
+    message names them as the probable cause.
 
     Wrap the tracing of user code (losses, hooks) in it.
 

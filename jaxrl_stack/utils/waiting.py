@@ -23,8 +23,8 @@ listeners: list[Callable[[str], None]] = []
 
 
 def waiting_lines() -> list[str]:
-    """Sorted lines of text for progress displays: the latest log line about each wait for Ray actors that has not
-    ended.
+    """Sorted lines of text for progress displays: the latest log line of each `WaitingReport` whose wait for actors has
+    not ended.
     """
     with _lock:
         lines = [report.line for report in _reports]
@@ -33,7 +33,7 @@ def waiting_lines() -> list[str]:
 
 class WaitingReport:
     """Logs every ten seconds which Ray resources the missing actors of one role need. An actor is missing if it has not
-    started, or not restarted.
+    started, or has not restarted after a failure.
 
     Args:
         role: Name of the actors in messages, such as "EnvRunner".
@@ -95,7 +95,7 @@ class WaitingReport:
 
     def end(self) -> None:
         """Ends the reports about the current wait, because the actors have started, or because the program no longer
-        waits for them. The next call of `note` starts a new wait.
+        waits for them. The next call of `note` with missing actors starts a new wait.
         """
         self._since = self.line = None
 
@@ -110,8 +110,9 @@ def waiting_text(
     together: bool = False,
     obstacle: str | None = None,
 ) -> str:
-    """Formats a log line about a wait for actors that have not started: the Ray resources that the actors need, and the
-    free resources of the cluster, or another reason for the wait.
+    """Formats a log line about a wait for actors that have not started. The line names the Ray resources that the
+    actors need, with the free and total amounts of the resources that the cluster lacks, or another reason for the
+    wait.
 
     Args:
         role: Name of the actors.

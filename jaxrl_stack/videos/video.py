@@ -73,7 +73,7 @@ def player(path: pathlib.Path, text: str) -> str:
 
 
 def make_video(episodes: Sequence[RecordedEpisode], path: str | os.PathLike[str], fps: float = 30.0) -> Video:
-    """Writes several recorded episodes, one after the other, to one video file. Returns a `Video` object with the
+    """Writes one or more recorded episodes, one after the other, to a video file. Returns a `Video` object with the
     file's path and the returns and lengths of the episodes.
 
     Args:

@@ -165,8 +165,8 @@ def values_at(settings: Any, counter: Any, *, together: bool = True) -> Any:
 
 
 def shapes_at(settings: Any) -> Any:
-    """Shapes and dtypes of `settings` after each schedule is replaced by its current value (see `values_at`), as
-    `jax.ShapeDtypeStruct`s, for tracing.
+    """Shapes and dtypes of the result of ``values_at(settings, counter)``, which contains the current value in place
+    of each schedule. The result is a pytree of `jax.ShapeDtypeStruct`s, for tracing.
     """
 
     def of_leaf(leaf: Any) -> jax.ShapeDtypeStruct:

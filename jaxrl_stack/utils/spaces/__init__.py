@@ -276,8 +276,9 @@ def conform(space: Space, value: Any, name: str = "value", *, casts: bool = Fals
 
 
 def _require_kind(leaf: Any, part: jax.Array, path: str) -> None:
-    """Raises ValueError if an array's dtype does not fit a space of integers: if the array contains floats, or if the
-    space is a `Box` of a smaller integer dtype, in which large numbers would wrap.
+    """Raises ValueError if the dtype of the array `part` does not fit a space of integers: if the array contains
+    floats, or if the space is a `Box` whose integer dtype is smaller than the array's, so that large numbers would
+    wrap.
     """
     dtype = np.dtype(leaf.dtype)
     if dtype.kind not in "iu":
@@ -482,9 +483,9 @@ MAX_SPACE_ELEMENTS = 1 << 24
 
 
 def num_described_entries(description: Any) -> int:
-    """Number of array entries in one element of a space, such as 12 for a `Box` of shape ``[3, 4]``. It includes nested
-    spaces; `Discrete` and `Text` count as 0 entries. The number is computed from a result of `space_to_dict`, without
-    creating the space.
+    """Number of array entries in one element of a space, such as 12 for a `Box` of shape ``[3, 4]``. Counts nested
+    spaces, too; `Discrete` and `Text` count as 0 entries. `description` is a result of `space_to_dict`; the function
+    does not create the space.
 
     Raises:
         ValueError: If a shape in the description is not valid.

@@ -124,10 +124,10 @@ def member_maker(box: Box) -> Callable[[Any], np.ndarray]:
 
 
 def members_of(space: Space) -> Callable[[Any], Any]:
-    """Returns a function that converts actions of a compiled program to the dtypes of an action space `space`. An
-    action is a pytree with the structure of `space` and one array ``[..., *shape of the part]`` for each part. The
-    function copies arrays of `Box` parts to NumPy arrays with the part's dtype (see `member_maker`), and leaves other
-    arrays unchanged.
+    """Returns a function that converts actions of a compiled program to actions for the environment, whose action space
+    is `space`. Actions are a pytree with the structure of `space` and one array ``[..., *shape of the part]`` for each
+    part. The function copies arrays of `Box` parts to NumPy arrays with the part's dtype (see `member_maker`), and
+    leaves other arrays unchanged.
     """
     makers = map_parts(lambda part: member_maker(part) if isinstance(part, Box) else lambda own: own, space)
     return lambda actions: map_parts(lambda _, make, own: make(own), space, makers, actions)

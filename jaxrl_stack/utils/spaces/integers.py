@@ -1,5 +1,5 @@
-"""Detection and replacement of integer `Box` spaces whose bounds exceed 32-bit integers. Compiled programs do not
-support such spaces.
+"""Detection of integer `Box` spaces whose bounds exceed 32-bit integers, and replacement by float32 `Box` spaces.
+Compiled programs do not support integers beyond 32 bits.
 """
 
 from __future__ import annotations

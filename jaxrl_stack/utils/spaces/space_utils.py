@@ -176,9 +176,9 @@ def normalize_action(action: Any, action_space_struct: Any) -> Any:
 
 
 def convert_element_to_space_type(element: Any, sampled_element: Any) -> Any:
-    """Converts the parts of `element` to the types and dtypes of the leaves at the same positions in `sampled_element`,
-    such as a list to a NumPy array, so that the method ``contains`` of the space accepts these types. Only leaves that
-    are NumPy arrays, NumPy scalars or ints cause a conversion.
+    """Converts `element` so that the method ``contains`` of its space accepts the types in it. If a leaf of
+    `sampled_element` is a NumPy array, a NumPy scalar or an int, the part of `element` at the same position gets the
+    type and dtype of this leaf. For example, a list becomes a NumPy array. Other parts are unchanged.
 
     Args:
         element: A struct, for example read from JSON.

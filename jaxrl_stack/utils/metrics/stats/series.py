@@ -35,9 +35,9 @@ class SeriesStats(RecentStats):
         """
 
     def window_reduce(self, values: Any = None) -> list[Any]:
-        """Computes the statistic, such as the maximum, of the numbers in `values`, without NaN. If `values` is None,
-        uses the last `window` logged values, or without a window all values since the last `reduce`. Returns a list,
-        ``[statistic]``.
+        """Computes the statistic, such as the maximum, of the numbers in `values`; skips NaN values. If `values` is
+        None, uses the last `window` logged values, or without a window all values since the last `reduce`. Returns a
+        list, ``[statistic]``; the statistic is `value_of_nothing` if no number is left.
         """
         numbers = [v for v in (self._values() if values is None else values) if v == v]
         return [self.reduce_values(numbers) if numbers else self.value_of_nothing]
