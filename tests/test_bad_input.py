@@ -1074,7 +1074,7 @@ COMMAND_LINES = [
     command("file-no-json", ["train", "file", "text.json"], "--config-file", "text.json", "in double quotes"),
     command("file-list", ["train", "file", "list.json"], "--config-file", "[1]", "a JSON object"),
     command("file-unknown-key", ["train", "file", "key.json"], "--config-file", "'lr'", 'Put settings into "config"'),
-    command("file-wrong-type", ["train", "file", "type.json"], "--config-file", "'config' is 3", "an object"),
+    command("file-wrong-type", ["train", "file", "type.json"], "--config-file", "'config' must be an object", "not 3"),
     command("file-no-text", ["train", "file", "binary.json"], "--config-file", "binary.json", "Name a .py or a .json file"),
     command("file-fails", ["train", "file", "fails.py"], "--config-file", "line 2", "ZeroDivisionError"),
     command("file-without-config", ["train", "file", "nothing.py"], "--config-file", "is None", "must define `config`"),

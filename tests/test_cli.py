@@ -666,7 +666,7 @@ def test_debug_shows_the_traceback(capsys):
         ("a.py", "x = 1\nraise RuntimeError('broken')\n", ", line 2: RuntimeError: broken"),
         ("b.py", "config = {'lr': 1}\n", "must define `config`"),
         ("c.json", '{"lr": 0.1}', "unknown key 'lr'; keys are algo, env, config, stop. Put settings into \"config\""),
-        ("d.json", '{"algo": "PPO", "config": []}', "'config' is [], which must be an object"),
+        ("d.json", '{"algo": "PPO", "config": []}', "'config' must be an object, not []"),
         ("e.json", '{"algo": "PPO", "env": "gymnax/CartPole-v1", "stop": {"x": null}}', "stop in "),
         ("f.yaml", "", "must be a .py or a .json file"),
     ],

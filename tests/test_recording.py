@@ -227,7 +227,7 @@ def test_arguments_that_do_not_fit(trained, tmp_path):
         algo.record(tmp_path / "x.txt")
     with pytest.raises(ValueError, match=r"against='random'\): environment.* is not a JAX environment of several"):
         algo.record(tmp_path / "x.gif", against="random")
-    with pytest.raises(ValueError, match=r"record\(seat=0\) chooses the seat.* Add against='random'"):
+    with pytest.raises(ValueError, match=r"record\(seat=0\): applies only to games.* Add against='random'"):
         algo.record(tmp_path / "x.gif", seat=0)
     policy = algo.get_policy()
     with pytest.raises(ValueError, match=r"gives no frames \(render_mode=None\). Make it with render_mode='rgb_array'"):

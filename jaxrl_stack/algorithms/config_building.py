@@ -105,8 +105,8 @@ def _module_spaces(
         if raw[0] is None or raw[1] is None:
             kind = "observation_space" if raw[0] is None else "action_space"
             raise ValueError(
-                f"The {kind} of module {module_id!r} is unknown. Set environment({kind}=...), "
-                f"or pass env= or spaces={{'default_policy': (observation_space, action_space)}}."
+                f"The {kind} of module {module_id!r} is unknown. Set environment({kind}=...), or pass env= or "
+                f"spaces={{{module_id!r}: (observation_space, action_space)}} to the called method of the config."
             )
         pipeline = config.build_env_to_module_connector(env=env, spaces=spaces)
         known = (pipeline.observation_space, pipeline.action_space)
@@ -221,8 +221,8 @@ def with_default_class(config: AlgorithmConfig, spec: RLModuleSpec) -> RLModuleS
     default = config.get_default_rl_module_spec()
     if not isinstance(default, RLModuleSpec):
         raise ValueError(
-            f"{spec}: module_class is missing, and {type(config).__name__} has no single default module. Set "
-            f"RLModuleSpec(module_class=...)."
+            f"{spec}: module_class is missing, and {type(config).__name__}.get_default_rl_module_spec() returned a "
+            f"{type(default).__name__}, not an RLModuleSpec. Set RLModuleSpec(module_class=...)."
         )
     default.update(spec)
     return default
@@ -247,8 +247,9 @@ def build_env_to_module_connector(
         observation_space, action_space = _spaces_of_policy(config, spaces) or (None, action_space)
     if observation_space is None:
         raise ValueError(
-            "The observation space for the env-to-module pipeline is unknown. Pass env= or "
-            "spaces={'__env_single__': (observation_space, action_space)}, or set environment(observation_space=...)."
+            "The observation space for the env-to-module pipeline is unknown. Set environment(observation_space=...), "
+            "or pass env= or spaces={'__env_single__': (observation_space, action_space)} to the called method of the "
+            "config."
         )
     own = config.user_connectors(EnvToModulePipeline.setting, (env, spaces, device))
     acting_for = (agents or ()) if config.is_multi_agent else None

@@ -92,7 +92,7 @@ def load_player(
     if not isinstance(player, str | os.PathLike):
         if not hasattr(player, "compute_actions"):
             raise TypeError(
-                f"{name} is {short(player)}. Use the path of a checkpoint, a Policy, an Algorithm or {RANDOM!r}."
+                f"{name} must be the path of a checkpoint, a Policy, an Algorithm or {RANDOM!r}, not {short(player)}."
             )
         return LoadedPlayer(player, None)
     if player == RANDOM:

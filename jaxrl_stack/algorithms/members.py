@@ -217,10 +217,10 @@ def _checked_params(env: JaxEnv, first: AlgorithmConfig, config: AlgorithmConfig
     other = resolve_env(config.env, config.env_config).make(check=False)
     for name in ("observation_space", "action_space"):
         if getattr(env, name) != getattr(other, name):
-            raise ValueError(refusal % f"the environment's {name} differs")
+            raise ValueError(refusal % f"these values change the environment's {name}")
     shapes = [jax.tree.map(lambda x: (np.shape(x), np.result_type(x)), one.params) for one in (env, other)]
     if shapes[0] != shapes[1]:
-        raise ValueError(refusal % "shapes or types in env.params differ")
+        raise ValueError(refusal % "these values change shapes or types in env.params")
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), np.result_type(x)), env.params)
     key = jax.eval_shape(lambda: jax.random.key(0))
     try:
@@ -232,7 +232,7 @@ def _checked_params(env: JaxEnv, first: AlgorithmConfig, config: AlgorithmConfig
     difference = impurity(other.reset, key, params, program=reset[0])
     difference = difference or impurity(other.step, key, reset[1][1], action, params, program=step)
     if difference is not None:
-        raise ValueError(refusal % f"the environment's traced code differs ({difference})")
+        raise ValueError(refusal % f"these values change the environment's traced code ({difference})")
     return other.params
 
 
@@ -267,7 +267,8 @@ def checked_members(members: Sequence[Member | Mapping[str, Any]]) -> tuple[Memb
     names = {tuple(member.settings) for member in made}
     if len(names) > 1:
         raise ValueError(
-            f"All members of a population must name the same settings, got {sorted(names)}. Add the missing ones."
+            f"All members of a population must name the same settings, but these members name {sorted(names)}. Add "
+            "the missing settings to members that lack them."
         )
     # Texts of members cut long values.
     identities = [json.dumps([member.seed, as_json(member.settings)]) for member in made]

@@ -542,8 +542,8 @@ class Population(Checkpointable):
             )
         if index in self.stopped and not at_best:
             raise ValueError(
-                f"member({which!r}): keep() has stopped this member, and its state is released. Its numbers are in "
-                f"runs()[{index}]."
+                f"member({which!r}): keep() has stopped this member and released its state. Its metrics are in "
+                f"runs()[{index}].history."
             )
         directory = self.config.results_dir
         folder = None if directory is None else folder_of(str(self.members[index]), directory)
@@ -681,7 +681,10 @@ class Population(Checkpointable):
         self._check_is_running()
         form = 'change_settings({0: {"lr": 1e-4}})'
         if of_all:
-            raise ValueError(f"change_settings({', '.join(of_all)}=...): give the settings of each member: {form}.")
+            raise ValueError(
+                f"change_settings({', '.join(of_all)}=...): lacks the indices of members. Give settings by "
+                f"index: {form}."
+            )
         settings = {} if settings is None else settings
         for member in settings:
             self._check_members([member], f"change_settings({{{member!r}: ...}})", "keys must be", f": {form}")

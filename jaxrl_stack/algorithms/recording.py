@@ -38,7 +38,9 @@ def record(
         games = importlib.import_module("jaxrl_stack.algorithms.recorded_games")
         recorded, own_fps = games.record_games(algorithm, against, episodes, seed=seed, seat=seat)
     elif seat is not None:
-        raise ValueError(f"record(seat={seat!r}) chooses the seat of games against a rival. Add against='random'.")
+        raise ValueError(
+            f"record(seat={seat!r}): applies only to games against a rival. Add against='random', or leave seat out."
+        )
     else:
         recorded, own_fps = algorithm.driver.record(algorithm.iteration, seed, episodes)
         if not recorded:

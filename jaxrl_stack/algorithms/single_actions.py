@@ -59,7 +59,7 @@ def policy_of(module_map: ModuleMap, agent_id: Any) -> str:
         )
     if module_map.slots:
         raise ValueError(
-            f"compute_actions() got an observation of {agent_id!r}, whose policy can change between episodes "
-            f"(policy_mapping_fn). Pass one of {list(module_map.slots)} as policy_id=."
+            f"compute_actions() got an observation of agent {agent_id!r} without policy_id=, but policy_mapping_fn can "
+            f"map this agent to another policy in each episode. Pass one of {list(module_map.slots)} as policy_id=."
         )
     return module_map.module_of[agent_id]

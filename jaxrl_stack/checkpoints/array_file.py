@@ -52,7 +52,9 @@ def read_arrays(
     size = len(header) + sum(math.prod(shape) * dtype.itemsize for shape, dtype in described.values())
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size != size or file.read(len(header)) != header:
-            raise ValueError("its arrays differ from the shapes and dtypes in the JSON that describes them")
+            raise ValueError(
+                "the file's arrays differ from their names, shapes and dtypes in the JSON that describes them"
+            )
         arrays = {name: np.empty(*described[name]) for name in names}
         if any(file.readinto(bytes_of(array)) != array.nbytes for array in arrays.values()):
             raise ValueError("the file was truncated while it was read")

@@ -139,7 +139,7 @@ def write(
     size = sum(len(text) for folder in folders for text in folder.files.values())
     if size > MAX_JSON_BYTES:
         raise ValueError(
-            f"The state to save to {path} has {format_bytes(size)} outside of arrays, more than "
+            f"The state to save to {path} has {format_bytes(size)} of data outside of arrays, more than the maximum of "
             f"{format_bytes(MAX_JSON_BYTES)}. Keep long lists of numbers in NumPy arrays."
         )
     place = place_of(path, filesystem)
@@ -386,7 +386,7 @@ class Stored:
                 text, object_pairs_hook=_without_duplicates, parse_constant=_finite, parse_float=_finite
             )
             if not _is_shallow(content):
-                raise ValueError("its lists and dicts are nested too deeply")
+                raise ValueError("the file's lists and dicts are nested too deeply")
         except (OSError, ValueError, RecursionError) as error:
             raise ValueError(
                 f"The checkpoint at {self.path} is damaged: {name} cannot be read ({error}). Use another checkpoint."
@@ -475,7 +475,8 @@ class Stored:
         both = sorted({*state} & {*self.parts})
         if both:
             raise ValueError(
-                f"{what} is damaged: {both} are entries of its state file and also components. Use another checkpoint."
+                f"{what} is damaged: the names {both} occur in its state file and also among its components. Use "
+                "another checkpoint."
             )
         return state
 
@@ -485,7 +486,7 @@ class Stored:
             arrays = read_arrays(file, {name: (array.shape, array.dtype) for name, array in described.items()})
             for name, array in arrays.items():
                 if checksum(array) != described[name].crc32:
-                    raise ValueError(f"the array {name} differs from the written one")
+                    raise ValueError(f"the checksum of the array {name} differs from the checksum in the JSON file")
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"The checkpoint at {self.path} is damaged: {ARRAYS_FILE}: {error}. Use another checkpoint."
@@ -525,7 +526,9 @@ class _Reading:
         """
         self._bytes_left -= os.stat(file).st_size
         if self._bytes_left < 0:
-            raise ValueError(f"together, the JSON files have more than {format_bytes(MAX_JSON_BYTES)}")
+            raise ValueError(
+                f"the checkpoint's JSON files have more than the maximum of {format_bytes(MAX_JSON_BYTES)} together"
+            )
         return file.read_text(encoding="utf-8")
 
 

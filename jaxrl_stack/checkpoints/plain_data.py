@@ -171,8 +171,8 @@ class Encoder:
         self._space_elements += num_described_entries(description)
         if self._space_elements > MAX_SPACE_ELEMENTS:
             raise NotDataError(
-                f"{where} is {space}, which is too large for a checkpoint: use spaces of at most "
-                f"{MAX_SPACE_ELEMENTS:,} entries in total."
+                f"{where} is {space}, which is too large for a checkpoint: samples of all spaces together may have at "
+                f"most {MAX_SPACE_ELEMENTS:,} array entries. Use spaces with smaller shapes."
             )
         return description
 
@@ -306,7 +306,8 @@ class Decoder:
         if "name" in node:
             if self._arrays is None:
                 raise ValueError(
-                    f"{self._what} is damaged: it refers to an array where none is allowed. Use an undamaged copy."
+                    f"{self._what} is damaged: it refers to a stored array in a part that must not refer to arrays. "
+                    "Use an undamaged copy."
                 )
             return self._arrays(node["name"])
         if shape == () and "hex" in node:
@@ -342,8 +343,8 @@ class Decoder:
         self._space_elements += num_described_entries(description)
         if self._space_elements > MAX_SPACE_ELEMENTS:
             raise ValueError(
-                f"{self._what} is damaged: it has spaces of {self._space_elements:,} entries, more than the maximum of "
-                f"{MAX_SPACE_ELEMENTS:,}. Use an undamaged copy."
+                f"{self._what} is damaged: samples of its spaces have {self._space_elements:,} array entries together, "
+                f"more than the maximum of {MAX_SPACE_ELEMENTS:,}. Use an undamaged copy."
             )
         return space_from_dict(description)
 
@@ -359,8 +360,8 @@ class Decoder:
         cls = self.loader.load(node["class"], what=self._what, expected=(path_of(Plain),))
         if not isinstance(cls, type) or not issubclass(cls, Plain):
             raise ValueError(
-                f"{self._what} is damaged: it refers to {node['class']!r}, which cannot be built from data. Use an "
-                "undamaged copy."
+                f"{self._what} is damaged: it contains an object of {node['class']!r}, and checkpoints cannot contain "
+                "such objects. Use an undamaged copy."
             )
         return cls.from_plain(self.decode_items(node["value"]), self.loader)
 
@@ -368,8 +369,8 @@ class Decoder:
         cls = self.loader.load(node["class"], what=self._what, expected=(path_of(Constructible),))
         if not isinstance(cls, type) or not (dataclasses.is_dataclass(cls) or issubclass(cls, Constructible)):
             raise ValueError(
-                f"{self._what} is damaged: it refers to {node['class']!r}, which cannot be built from data. Use an "
-                "undamaged copy."
+                f"{self._what} is damaged: it contains an object of {node['class']!r}, and checkpoints cannot contain "
+                "such objects. Use an undamaged copy."
             )
         args = [self.decode(item) for item in node["args"]]
         kwargs = self.decode_items(node["kwargs"])
@@ -384,7 +385,8 @@ class Decoder:
             return cls(*args, **kwargs)
         except DAMAGES as error:
             raise ValueError(
-                f"{self._what} does not fit {cls.__name__}: {error!r}. Load it with the release that wrote it."
+                f"{self._what} has a value that does not fit the class {cls.__name__}: {error!r}. Load it with the "
+                "release that wrote it."
             ) from error
 
     def _missing(self, node: dict[str, Any], name: str) -> Any:
@@ -468,8 +470,8 @@ def array_nodes(node: Any, what: str) -> dict[str, StoredArray]:
                 name, array = item["name"], StoredArray.of(item, what)
                 if not isinstance(name, str) or found.setdefault(name, array) != array:
                     raise ValueError(
-                        f"{what} is damaged: its description of the array {name!r} is invalid or contradicts "
-                        f"another one. Use an undamaged copy."
+                        f"{what} is damaged: the array name {name!r} is not a string, or two descriptions of this "
+                        f"array differ. Use an undamaged copy."
                     )
             waiting += item.values()
     return found

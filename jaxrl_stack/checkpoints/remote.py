@@ -85,19 +85,21 @@ class Remote:
         odd = [name for name, info in files if info.type != fs.FileType.File or info.size is None]
         if odd or len(infos) > _MAX_FILES:
             raise ValueError(
-                f"{self.path} is not a checkpoint that save_to_path() wrote: it has {len(infos):,} files and folders"
+                f"{self.path} is not a checkpoint that save_to_path() wrote: "
                 + (
-                    f", and {short(odd[0])} is not a regular file. Pass another path."
+                    f"{short(odd[0])} is not a regular file. Pass another path."
                     if odd
-                    else f", more than {_MAX_FILES:,}. Pass another path."
+                    else f"it has {len(infos):,} files and folders, more than the maximum of {_MAX_FILES:,}. Pass "
+                    "another path."
                 )
             )
         size = sum(info.size for _, info in files)
         free = shutil.disk_usage(local.parent).free
         if size > free:
             raise ValueError(
-                f"The checkpoint at {self.path} has {format_bytes(size)}, and {format_bytes(free)} are free in "
-                f"{local.parent}. Set TMPDIR to a folder of a larger disk, or copy the checkpoint to a local folder."
+                f"The checkpoint at {self.path} has {format_bytes(size)}. Loading copies it to {local.parent}, where "
+                f"only {format_bytes(free)} are free. Set TMPDIR to a folder of a larger disk, or copy the checkpoint "
+                f"to a local folder and load the copy."
             )
         for name, info in zip(names, infos, strict=True):
             folder = local / name if info.type == fs.FileType.Directory else (local / name).parent
@@ -116,7 +118,7 @@ class Remote:
                 file.write(content)
         if missing:
             raise ValueError(
-                f"The file {short(info.path)} changed its size of {info.size} bytes during the copy. Load the "
+                f"The size of the file {short(info.path)} changed during the copy; it was {info.size} bytes. Load the "
                 "checkpoint again."
             )
 

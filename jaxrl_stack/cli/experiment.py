@@ -311,7 +311,7 @@ def _config_of_file(
     for key, value in content.items():
         if not isinstance(value, _FILE_KEYS[key]):
             what = "an object" if _FILE_KEYS[key] is dict else "a string"
-            raise CliError(f"{option}: {key!r} is {value!r}, which must be {what}.")
+            raise CliError(f"{option}: {key!r} must be {what}, not {value!r}.")
     merged = None
     if "config" in content or settings is not None:
         merged = {**content.get("config", {}), **(settings or {})}

@@ -135,7 +135,7 @@ def test_refuses_a_policy_of_another_game(player):
 
 
 def test_refuses_what_is_no_player():
-    with pytest.raises(TypeError, match="player 'p' is 3. Use the path of a checkpoint, a Policy"):
+    with pytest.raises(TypeError, match="player 'p' must be the path of a checkpoint, a Policy.* not 3"):
         run_tournament({"p": 3, "r": "random"}, GAME)
 
 

@@ -488,7 +488,7 @@ ARGUMENTS = [
         (
             "plain-of-no-data",
             {"__kind__": "plain", "class": f"{RL_MODULE}:RLModule", "value": {}},
-            ["cannot be built from data"],
+            ["checkpoints cannot contain such objects"],
         ),
         (
             "object",
@@ -498,7 +498,7 @@ ARGUMENTS = [
         (
             "object-of-no-data",
             {"__kind__": "object", "class": "jaxrl_stack.algorithms.ppo.ppo:PPO", "args": [], "kwargs": {}},
-            ["cannot be built from data"],
+            ["checkpoints cannot contain such objects"],
         ),
         (
             "other-checkpoint",
@@ -576,7 +576,7 @@ SIZES = (
         pytest.param(put(STATE, BIAS, "shape", value=[10**30]), ["memory"], id="array-overflow"),
     ]
     + [
-        pytest.param(header(change), [ARRAYS, "its arrays differ"], id=f"header-{name}")
+        pytest.param(header(change), [ARRAYS, "the file's arrays differ"], id=f"header-{name}")
         for name, change in [
             ("empty", lambda entries: {}),
             ("list", lambda entries: [1]),
@@ -593,7 +593,7 @@ SIZES = (
         ]
     ]
     + [
-        pytest.param(header_length(length), [ARRAYS, "its arrays differ"], id=f"header-length-{length}")
+        pytest.param(header_length(length), [ARRAYS, "the file's arrays differ"], id=f"header-length-{length}")
         for length in (0, 1, 1 << 40, (1 << 64) - 1)
     ]
 )
@@ -616,19 +616,21 @@ CONTENT = [
     pytest.param(meant(put(STATE, BIAS, value=5)), [BIAS], id="array-is-number"),
     pytest.param(meant(put(STATE, BIAS, value={"a": 1})), [BIAS], id="array-is-dict"),
     pytest.param(meant(put(STATE, BIAS, value=None)), [BIAS], id="array-is-null"),
-    pytest.param(put(STATE, BIAS, "name", value="../../x"), [ARRAYS, "its arrays differ"], id="array-name-up"),
-    pytest.param(put(STATE, BIAS, "name", value=[1]), ["invalid or contradicts"], id="array-name-list"),
-    pytest.param(put(STATE, BIAS, "name", value=KERNEL), ["invalid or contradicts"], id="array-name-twice"),
-    pytest.param(put(STATE, BIAS, "shape", value=[5]), [ARRAYS, "its arrays differ"], id="array-shape"),
+    pytest.param(put(STATE, BIAS, "name", value="../../x"), [ARRAYS, "the file's arrays differ"], id="array-name-up"),
+    pytest.param(put(STATE, BIAS, "name", value=[1]), ["not a string, or two descriptions"], id="array-name-list"),
+    pytest.param(put(STATE, BIAS, "name", value=KERNEL), ["not a string, or two descriptions"], id="array-name-twice"),
+    pytest.param(put(STATE, BIAS, "shape", value=[5]), [ARRAYS, "the file's arrays differ"], id="array-shape"),
     pytest.param(put(STATE, BIAS, "shape", value=[-4]), ["shape [-4]"], id="array-shape-negative"),
     pytest.param(put(STATE, BIAS, "shape", value=[True]), ["shape [True]"], id="array-shape-bool"),
     pytest.param(put(STATE, BIAS, "shape", value="4"), ["shape '4'"], id="array-shape-text"),
-    pytest.param(put(STATE, BIAS, "dtype", value="float64"), [ARRAYS, "its arrays differ"], id="array-dtype"),
-    pytest.param(put(STATE, BIAS, "dtype", value="int32"), [ARRAYS, "its arrays differ"], id="array-dtype-as-wide"),
+    pytest.param(put(STATE, BIAS, "dtype", value="float64"), [ARRAYS, "the file's arrays differ"], id="array-dtype"),
+    pytest.param(
+        put(STATE, BIAS, "dtype", value="int32"), [ARRAYS, "the file's arrays differ"], id="array-dtype-as-wide"
+    ),
     pytest.param(put(STATE, BIAS, "dtype", value="object"), ["dtype 'object'"], id="array-dtype-object"),
     pytest.param(put(STATE, BIAS, "dtype", value=["float32"]), ["dtype ['float32']"], id="array-dtype-list"),
-    pytest.param(put(STATE, BIAS, "crc32", value=1), [BIAS, "differs from the written one"], id="array-checksum"),
-    pytest.param(drop(STATE, BIAS, "crc32"), [BIAS, "differs from the written one"], id="array-no-checksum"),
+    pytest.param(put(STATE, BIAS, "crc32", value=1), [BIAS, "differs from the checksum"], id="array-checksum"),
+    pytest.param(drop(STATE, BIAS, "crc32"), [BIAS, "differs from the checksum"], id="array-no-checksum"),
     pytest.param(meant(drop(STATE, BIAS, "name")), ["without content"], id="array-no-content"),
     pytest.param(meant(drop(STATE, BIAS)), ["lacks", BIAS], id="weights-missing"),
     pytest.param(
@@ -810,7 +812,7 @@ STATES = [
     pytest.param(
         put(f"{LEARNER}/rl_module/metadata.json", "components", value=["..", "rl_module"]), ["components"], id="loop"
     ),
-    pytest.param(put(RUN_STATE, "learner_group", value=5), ["and also components"], id="state-is-component"),
+    pytest.param(put(RUN_STATE, "learner_group", value=5), ["also among its components"], id="state-is-component"),
     pytest.param(put(RUN_STATE, "training_iteration", value="many"), ["does not fit"], id="iteration-text"),
     pytest.param(drop(RUN_STATE, "time_total_s"), ["time_total_s"], id="time-missing"),
     pytest.param(put(RUN_STATE, "driver", "kind", value="evil"), ["evil"], id="driver-unknown"),

@@ -242,7 +242,7 @@ def test_a_game_against_a_snapshot_is_recorded(league_run, tmp_path):
     assert rock.turns == 10
     with pytest.raises(ValueError, match=rf"against='snapshot_99'\).*or one of the snapshots \[.*'{name}'\]"):
         algo.record(tmp_path / "d.gif", against="snapshot_99")
-    with pytest.raises(TypeError, match="the rival is 3. Use the path of a checkpoint, a Policy, an Algorithm or"):
+    with pytest.raises(TypeError, match="the rival must be the path of a checkpoint, a Policy, .* not 3"):
         algo.record(tmp_path / "d.gif", against=3)
     for seed in (-1, 2**40):
         with pytest.raises(ValueError, match=rf"record\(seed={seed}\): must be an integer from 0 to 2\*\*32 - 1"):

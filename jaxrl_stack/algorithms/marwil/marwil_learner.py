@@ -161,8 +161,8 @@ def _mean_log_std(distribution: Any, coefficient: Any) -> jax.Array:
     """
     if not isinstance(distribution, DiagGaussian):
         raise ValueError(
-            f"training(bc_logstd_coeff={coefficient}) needs a Gaussian policy (Box actions), and this module has a "
-            f"{type(distribution).__name__}. Set bc_logstd_coeff=0."
+            f"training(bc_logstd_coeff={coefficient}) needs a Gaussian policy (Box actions), but this module's "
+            f"distribution is a {type(distribution).__name__}. Set bc_logstd_coeff=0."
         )
     scale = jnp.broadcast_to(distribution.scale, distribution.loc.shape)
     return jnp.mean(jnp.log(scale), axis=-1)
