@@ -260,8 +260,8 @@ def _add_checksums(folders: Sequence[_Folder], metadata_file: str) -> None:
 def _to_json(content: Any, name: str) -> str:
     if not _is_shallow(content):
         raise ValueError(
-            f"{name} of a checkpoint is nested deeper than {MAX_DEPTH} levels, or contains itself. Return flatter "
-            "dicts and lists from get_state() and get_ctor_args_and_kwargs()."
+            f"The content for {name} of a checkpoint is nested deeper than {MAX_DEPTH} levels, or contains itself. "
+            "Return flatter dicts and lists from get_state() and get_ctor_args_and_kwargs()."
         )
     return json.dumps(content, indent=1, allow_nan=False)
 
@@ -543,7 +543,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"the number {short(text)} is outside of the range of numbers in JSON")
+        raise ValueError(f"the number {short(text)} is not finite as a 64-bit float")
     return number
 
 
