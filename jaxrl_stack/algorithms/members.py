@@ -267,8 +267,8 @@ def checked_members(members: Sequence[Member | Mapping[str, Any]]) -> tuple[Memb
     names = {tuple(member.settings) for member in made}
     if len(names) > 1:
         raise ValueError(
-            f"All members of a population must name the same settings, but these members name {sorted(names)}. Add "
-            "the missing settings to members that lack them."
+            f"All members of a population must name the same settings in the same order, but these members name "
+            f"{sorted(names)}. Add the missing settings, or give all members the same order."
         )
     # Texts of members cut long values.
     identities = [json.dumps([member.seed, as_json(member.settings)]) for member in made]
