@@ -259,7 +259,7 @@ def checked_members(members: Sequence[Member | Mapping[str, Any]]) -> tuple[Memb
     """Checks the members of a population, and converts dicts to `Member` objects.
 
     Raises:
-        ValueError: If there are none, two are equal, or they name different settings.
+        ValueError: If there are none, two are equal, or they differ in the names or the order of their settings.
     """
     made = tuple(member if isinstance(member, Member) else Member(**member) for member in members)
     if not made:
@@ -268,7 +268,7 @@ def checked_members(members: Sequence[Member | Mapping[str, Any]]) -> tuple[Memb
     if len(names) > 1:
         raise ValueError(
             f"All members of a population must name the same settings in the same order, but these members name "
-            f"{sorted(names)}. Add the missing settings, or give all members the same order."
+            f"{sorted(names)}. Add the missing settings, or list the settings of all members in the same order."
         )
     # Texts of members cut long values.
     identities = [json.dumps([member.seed, as_json(member.settings)]) for member in made]

@@ -682,7 +682,7 @@ class Population(Checkpointable):
         form = 'change_settings({0: {"lr": 1e-4}})'
         if of_all:
             raise ValueError(
-                f"change_settings({', '.join(of_all)}=...): lacks the indices of members. Give settings by "
+                f"change_settings({', '.join(of_all)}=...) lacks the indices of members. Give settings by "
                 f"index: {form}."
             )
         settings = {} if settings is None else settings

@@ -102,9 +102,9 @@ class Checkpointable:
         ctor = {"args": encoder.encode(list(args)), "kwargs": {k: encoder.encode(v, k) for k, v in kwargs.items()}}
         if encoder.arrays:
             raise TypeError(
-                f"{type(self).__name__}.get_ctor_args_and_kwargs() returned arrays in {sorted(encoder.arrays)}, and "
-                "checkpoints do not store arrays of constructor arguments. Return them from get_state(), or as nested "
-                "lists."
+                f"{type(self).__name__}.get_ctor_args_and_kwargs() returned arrays at the paths "
+                f"{sorted(encoder.arrays)}, but checkpoints cannot store arrays in constructor arguments. Return the "
+                "arrays from get_state(), or as nested lists."
             )
         try:
             class_path = path_of(type(self))

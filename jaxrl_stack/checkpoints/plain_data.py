@@ -171,8 +171,8 @@ class Encoder:
         self._space_elements += num_described_entries(description)
         if self._space_elements > MAX_SPACE_ELEMENTS:
             raise NotDataError(
-                f"{where} is {space}, which is too large for a checkpoint: samples of all spaces together may have at "
-                f"most {MAX_SPACE_ELEMENTS:,} array entries. Use spaces with smaller shapes."
+                f"{where} is {space}, which is too large for a checkpoint: all spaces together may have at most "
+                f"{MAX_SPACE_ELEMENTS:,} array entries (one sample per space). Use spaces with smaller shapes."
             )
         return description
 
@@ -306,8 +306,8 @@ class Decoder:
         if "name" in node:
             if self._arrays is None:
                 raise ValueError(
-                    f"{self._what} is damaged: it refers to a stored array in a part that must not refer to arrays. "
-                    "Use an undamaged copy."
+                    f"{self._what} is damaged: it refers to a stored array in constructor arguments, but only states "
+                    "may refer to stored arrays. Use an undamaged copy."
                 )
             return self._arrays(node["name"])
         if shape == () and "hex" in node:
@@ -343,8 +343,8 @@ class Decoder:
         self._space_elements += num_described_entries(description)
         if self._space_elements > MAX_SPACE_ELEMENTS:
             raise ValueError(
-                f"{self._what} is damaged: samples of its spaces have {self._space_elements:,} array entries together, "
-                f"more than the maximum of {MAX_SPACE_ELEMENTS:,}. Use an undamaged copy."
+                f"{self._what} is damaged: its spaces have {self._space_elements:,} array entries in total (one "
+                f"sample per space), more than the maximum of {MAX_SPACE_ELEMENTS:,}. Use an undamaged copy."
             )
         return space_from_dict(description)
 
@@ -360,8 +360,8 @@ class Decoder:
         cls = self.loader.load(node["class"], what=self._what, expected=(path_of(Plain),))
         if not isinstance(cls, type) or not issubclass(cls, Plain):
             raise ValueError(
-                f"{self._what} is damaged: it contains an object of {node['class']!r}, and checkpoints cannot contain "
-                "such objects. Use an undamaged copy."
+                f"{self._what} is damaged: it contains an object of {node['class']!r} in a form that this package "
+                "never writes. Use an undamaged copy."
             )
         return cls.from_plain(self.decode_items(node["value"]), self.loader)
 
@@ -369,8 +369,8 @@ class Decoder:
         cls = self.loader.load(node["class"], what=self._what, expected=(path_of(Constructible),))
         if not isinstance(cls, type) or not (dataclasses.is_dataclass(cls) or issubclass(cls, Constructible)):
             raise ValueError(
-                f"{self._what} is damaged: it contains an object of {node['class']!r}, and checkpoints cannot contain "
-                "such objects. Use an undamaged copy."
+                f"{self._what} is damaged: it contains an object of {node['class']!r} in a form that this package "
+                "never writes. Use an undamaged copy."
             )
         args = [self.decode(item) for item in node["args"]]
         kwargs = self.decode_items(node["kwargs"])

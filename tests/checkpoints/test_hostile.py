@@ -488,7 +488,7 @@ ARGUMENTS = [
         (
             "plain-of-no-data",
             {"__kind__": "plain", "class": f"{RL_MODULE}:RLModule", "value": {}},
-            ["checkpoints cannot contain such objects"],
+            ["in a form that this package never writes"],
         ),
         (
             "object",
@@ -498,7 +498,7 @@ ARGUMENTS = [
         (
             "object-of-no-data",
             {"__kind__": "object", "class": "jaxrl_stack.algorithms.ppo.ppo:PPO", "args": [], "kwargs": {}},
-            ["checkpoints cannot contain such objects"],
+            ["in a form that this package never writes"],
         ),
         (
             "other-checkpoint",

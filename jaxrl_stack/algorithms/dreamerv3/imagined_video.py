@@ -116,8 +116,8 @@ def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> d
     if length < least:
         raise ValueError(
             f"windows={number}: imagine_video() and compare_with_replay() need {number} recorded sequences with at "
-            f"least {least} steps of one episode (given + 1). In a sample from the replay buffer, the shortest of the "
-            f"{number} longest sequences has only {length} such steps. Lower given= or windows=, or train until "
+            f"least {least} steps of one episode (given + 1). In a sample from the replay buffer, one of the "
+            f"{number} sequences with the most such steps has only {length}. Lower given= or windows=, or train until "
             f"episodes are longer."
         )
 
