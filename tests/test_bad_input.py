@@ -787,7 +787,7 @@ CONNECTORS = [
     case("state-changes-structure", applied(lambda state, batch: ((state,), batch), init=lambda self, num_envs: jnp.int32(0)), TypeError, "MyConnector", "the structure", "that `init` made"),
     case("state-text", applied(lambda state, batch: (state, batch), init=lambda self, num_envs: {"mode": "train"}), TypeError, "'MyConnector'", "'train'", "may hold only arrays"),
     case("removes-observations", applied(lambda state, batch: (state, {POLICY: {}})), ValueError, "MyConnector", "reads 'obs'", "Keep this column"),
-    case("renames-module", applied(lambda state, batch: (state, {"p1": batch[POLICY]})), ValueError, "MyConnector", "['p1']", f"Return the module ids that came in: ['{POLICY}']"),
+    case("renames-module", applied(lambda state, batch: (state, {"p1": batch[POLICY]})), ValueError, "MyConnector", "['p1']", f"Return columns of the modules in the input: ['{POLICY}']"),
     case("changes-shape-silently", applied(lambda state, batch: (state, {POLICY: {"obs": batch[POLICY]["obs"][:, :2]}})), ValueError, "MyConnector", "(7, 2)", "recompute_output_observation_space()"),
     case("declares-no-space", sampling_connector(apply=unchanged, recompute_output_observation_space=lambda self, observation_space, action_space: (4,)), TypeError, "MyConnector", "(4,)", "Supported are"),
     case("python-if", applied(lambda state, batch: (state, batch if batch[POLICY]["obs"].sum() > 0 else {})), TypeError, "MyConnector", "TracerBoolConversionError", "use jnp.where"),

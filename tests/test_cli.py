@@ -567,7 +567,7 @@ def test_numbers_that_own_code_may_report_are_not_refused():
         ([*TRAIN, "--num-iterations", "0"], "argument --num-iterations/--max-iterations: '0' must be an integer of"),
         ([*TRAIN, "--seed", "x"], "argument --seed: invalid int value: 'x'"),
         ([*TRAIN, "--seeds", "0"], "argument --seeds: '0' must be an integer of at least 1"),
-        ([*TRAIN, "--seeds", "2"], "--stop is missing. Say when each seed ends"),
+        ([*TRAIN, "--seeds", "2"], "--stop is missing. Say when the run of each seed ends"),
         (
             [*TRAIN, "--seeds", "2", "--seed", "0"],
             "--seed: sets one seed, but --seeds N trains the seeds 0 to N - 1. Leave it out",

@@ -53,7 +53,10 @@ def _list_suite(prefix: str) -> int:
 
     suites = all_suites()
     if prefix != "gymnax" and prefix not in suites:
-        raise CliError(f"--envs: no suite {prefix!r}. Suites are {', '.join(sorted(['gymnax', *suites]))}.")
+        raise CliError(
+            f"--envs {prefix}: no suite of environments has this name. Suites are "
+            f"{', '.join(sorted(['gymnax', *suites]))}."
+        )
     try:
         ids = GYMNAX_IDS if prefix == "gymnax" else suites[prefix].load().ids()
     except ImportError as error:

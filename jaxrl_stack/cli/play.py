@@ -48,8 +48,8 @@ def run(arguments: argparse.Namespace, ask: Callable[[str], str] = input) -> int
         raise CliError(f"{where}: the checkpoint does not name its game. Add it: --env pgx_multi/connect_four.")
     if not isinstance(policy.action_space, Discrete):
         raise CliError(
-            f"{where}: its actions are {policy.action_space}, and a person can choose only Discrete actions. Name a "
-            "checkpoint with Discrete actions."
+            f"{where}: the policy has the action space {policy.action_space}, but a person can choose only Discrete "
+            "actions. Name a checkpoint with Discrete actions."
         )
     with wrong_input(where):
         resolved = game._resolve_env()

@@ -69,9 +69,7 @@ def _is_benchmark(paths: list[str]) -> bool:
 
     found = [path for path in paths if pathlib.Path(path, BENCHMARK_FILE).exists()]
     if found and len(paths) > 1:
-        raise CliError(
-            f"RUN {found[0]}: is a benchmark, which cannot be compared with other runs. Leave the others out."
-        )
+        raise CliError(f"RUN {found[0]}: is a benchmark, which cannot be compared with other runs. Pass only this RUN.")
     return bool(found)
 
 

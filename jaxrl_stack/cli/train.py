@@ -246,7 +246,7 @@ def _run_seeds(arguments: argparse.Namespace) -> int:
     _require_actors(config, arguments.address)
     directory = pathlib.Path(str(config.results_dir))
     if not criteria.targets:
-        raise CliError("--stop is missing. Say when each seed ends: --stop '{\"training_iteration\": 100}'.")
+        raise CliError("--stop is missing. Say when the run of each seed ends: --stop '{\"training_iteration\": 100}'.")
     if not arguments.quiet:
         print(f"{algo_name(config)} in {env_name(config.env)}, {arguments.seeds} seeds: {origin}")
         print(f"Each until {criteria}. Results in {directory}.", flush=True)

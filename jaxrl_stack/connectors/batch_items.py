@@ -98,8 +98,8 @@ def add_batch_item(
     items = batch.setdefault(column, {} if has_episode else [])
     if isinstance(items, dict) != has_episode:
         raise ValueError(
-            f"Column {column!r} was filled {'without' if has_episode else 'with'} single_agent_episode before: pass "
-            "this argument in all calls of add_batch_item() for the column, or in none."
+            f"Column {column!r} was filled {'without' if has_episode else 'with'} single_agent_episode before. Pass "
+            "single_agent_episode in all calls of add_batch_item() for the column, or in none."
         )
     if single_agent_episode is None:
         items.append(item_to_add)
@@ -177,7 +177,8 @@ def foreach_batch_item_change_in_place(
         if len({len(items) for items in lists}) > 1:
             raise ValueError(
                 f"foreach_batch_item_change_in_place(column={column!r}): the columns have "
-                f"{[len(items) for items in lists]} items for {key}. Give all of them the same number of items."
+                f"{[len(items) for items in lists]} items{'' if key is None else f' for the episode {key}'}. Give "
+                "all columns the same number of items."
             )
         ids = (*(key if isinstance(key, tuple) else (key,)), None, None)[:3]
         for index, items in enumerate(zip(*lists, strict=True)):

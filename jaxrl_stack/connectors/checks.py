@@ -84,7 +84,8 @@ def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, Ma
         ) from error
     if list(out) != [module_id]:
         raise ValueError(
-            f"{names} return a batch of the modules {list(out)}. Return the module ids that came in: [{module_id!r}]."
+            f"{names} return columns of the modules {list(out)}. Return columns of the modules in the input: "
+            f"[{module_id!r}]."
         )
     if Columns.OBS not in out[module_id]:
         raise ValueError(

@@ -233,7 +233,7 @@ class ConnectorV2(Checkpointable, Constructible):
         if space is None:
             raise ValueError(
                 f"{type(self).__name__} needs the {kind} space of its input, but `input_{kind}_space` is None. Pass "
-                "it to the constructor, or set it on the connector or its pipeline."
+                f"`input_{kind}_space` to the constructor, or set this attribute of the connector or the pipeline."
             )
         return dict(space.items()) if self._multi_agent else {single_agent().module_id: space}
 
@@ -606,8 +606,8 @@ class PureConnector(ConnectorV2):
             if shape_problem(expected, restored) is None:
                 return num_envs
         raise ValueError(
-            f"State for {type(self).__name__} does not fit its spaces: {problem}. Load a state of a connector with "
-            "equal spaces."
+            f"The state for {type(self).__name__} does not fit the connector's spaces: {problem}. Load a state of a "
+            "connector with the same class and spaces."
         )
 
 

@@ -241,7 +241,8 @@ def _check_masks_are_kept(given: Mapping[str, Any], made: Mapping[str, Any], mas
             (key,) = mask
             raise ValueError(
                 f"A connector returned column {name!r} of module {mid!r} without the action mask {key!r}. Return "
-                f"{{{key!r}: mask, {OBSERVATIONS!r}: ...}}, or set sees_action_mask = False in its class."
+                f"the column as {{{key!r}: mask, {OBSERVATIONS!r}: ...}}, or set sees_action_mask = False in the "
+                "connector's class: then the pipeline adds the mask."
             )
 
 
@@ -288,7 +289,7 @@ def _check_draws(connector: ConnectorV2 | PurePipeline, mask_keys: Sequence[str]
     if difference is not None:
         method = "apply" if isinstance(connector, PureConnector) else "__call__"
         raise TypeError(
-            f"{type(connector).__name__}.{method} differs when it is traced again: {difference}. NumPy's and Python's "
-            "random numbers are drawn only once, while JAX traces. Use jax.random with `ctx.key`, which is new in "
-            f"every step:\n{PURE_SIGNATURE}"
+            f"{type(connector).__name__}.{method} is not a pure function: if JAX traces it twice, the second trace "
+            f"differs ({difference}). NumPy's and Python's random numbers are drawn only once, while JAX traces. Use "
+            f"jax.random with `ctx.key`, which is new in every step:\n{PURE_SIGNATURE}"
         )

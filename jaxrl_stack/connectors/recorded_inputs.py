@@ -126,9 +126,9 @@ class PipelineInputs:
         pipeline, names = self.pipeline, [name for name, _ in self._members]
         if self._of_several_steps:
             raise ValueError(
-                f"The data has single observations of the environment ({self.env_space}), but the connectors "
-                f"{self._of_several_steps} need several steps for each input of the module. Record module inputs "
-                "with offline_data(output=...), or remove the connectors."
+                f"Each row of the data has the environment's observation of one step ({self.env_space}), but the "
+                f"connectors {self._of_several_steps} need several steps for each input of the module. Record new data "
+                "with offline_data(output=...), which stores the module's inputs, or remove these connectors."
             )
         if difference(pipeline.observation_space, self.space):
             shapes = [x.shape[1:] for x in jax.tree.leaves(observations)]

@@ -201,9 +201,9 @@ class Block:
         missing = [name for name in layout.columns if name not in self.columns]
         if missing:
             raise ValueError(
-                f"The steps of module {module_id!r} lack the columns {missing}, which their {layout} requires; they "
-                f"have only {sorted(self.columns)}. Pass the sampled steps with all of their columns, and keep these "
-                "columns in learner connectors."
+                f"The steps of module {module_id!r} lack the columns {missing}, which their {layout} requires; the "
+                f"steps have only the columns {sorted(self.columns)}. Pass the sampled steps with all of their "
+                "columns, and keep these columns in learner connectors."
             )
         if Columns.LOSS_MASK in self.columns and not layout.is_masked:
             raise ValueError(
@@ -237,8 +237,9 @@ class Block:
             needed = f"recurrent states [{leading[0]}, {leading[1]}, ...]" if has_states else "no recurrent states"
             raise ValueError(
                 f"Module {module_id!r}, a {type(module).__name__}, needs {needed} in the column state_in for steps "
-                f"[T={num_steps}, B={num_columns}], but got {[np.shape(leaf) for leaf in states] or 'none'}. Pass the "
-                f"steps of EnvRunner.sample_block() unchanged."
+                f"[T={num_steps}, B={num_columns}], but got arrays of these shapes: "
+                f"{[np.shape(leaf) for leaf in states] or 'none'}. Pass the steps of EnvRunner.sample_block() "
+                "unchanged."
             )
 
     # ------------------------------------------------------------------------------------------------------ properties

@@ -141,9 +141,9 @@ def check_action_mask(space: gym.Space | None, action_space: gym.Space | None) -
     num_actions = mask_length(action_space)
     if num_actions is None:
         raise ValueError(
-            f"The observation space has an {ACTION_MASK!r}, but masks need Discrete or MultiDiscrete actions, not "
-            f"{action_space}. Leave the key out, or, if it is not a mask, set environment(action_mask_key=...) to an "
-            "unused key."
+            f"The observation space has the action mask {ACTION_MASK!r}, but masks need Discrete or MultiDiscrete "
+            f"actions, not {action_space}. Leave the mask out. If the entry is not a mask, set "
+            "environment(action_mask_key=...) to an unused key."
         )
     shape = space[ACTION_MASK].shape
     if shape != (num_actions,):

@@ -112,7 +112,7 @@ def test_items_are_changed_in_place():
     ]
     with pytest.raises(ValueError, match=r"the batch has no column \['z'\]"):
         change(batch, ["c", "z"], plus_10)
-    with pytest.raises(ValueError, match=r"\[2, 1\] items for \('a',\)"):
+    with pytest.raises(ValueError, match=r"\[2, 1\] items for the episode \('a',\)"):
         change({"c": {("a",): [1, 2]}, "d": {("a",): [5]}}, ["c", "d"], plus_10)
     with pytest.raises(ValueError, match="one item for each of the 2 columns, got 1"):
         change(batch, ["c", "d"], lambda item, *ids: 1)

@@ -150,7 +150,8 @@ def test_an_unplanned_batch_is_what_its_columns_say(recurrent, stateless):
     found = forms_of_batch(recurrent.template, {MID: own}, needs_time=False)[MID]
     assert found == SequenceForm(NUM_ENVS)
     with pytest.raises(
-        ValueError, match=r"column 'state_in' with the state before each sequence; this batch has \['action"
+        ValueError,
+        match=r"column 'state_in' with the state before each sequence; this batch has only the columns \['action",
     ):
         recurrent.update(batch=ppo_block())
 

@@ -1082,7 +1082,7 @@ def test_components_of_the_state(squares):
         ({"rl_module": {DEFAULT_MODULE_ID: {"a": np.zeros(3), "c": np.zeros(3)}}}, "got 'c', which this module does"),
         ({"rl_module": {DEFAULT_MODULE_ID: {"b": np.zeros(4)}}}, r"'b' of shape \(4,\)"),
         ({"rl_module": {DEFAULT_MODULE_ID: {"b": np.zeros(3, complex)}}}, "dtype complex128"),
-        ({"optimizer": {}}, r"optimizer has \[\]; this learner has \['default_policy'\]"),
+        ({"optimizer": {}}, r"optimizer has entries for \[\], but this learner needs entries for \['default_policy'\]"),
         ({"optimizer": {DEFAULT_MODULE_ID: {"x": np.zeros(3)}}}, "optimizer 'default_policy' does not fit: it lacks"),
         ({"weights": {}}, "Unknown components \\['weights'\\]"),
     ],

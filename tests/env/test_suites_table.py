@@ -113,7 +113,7 @@ def test_a_missing_suite_is_one_sentence_with_the_line_that_installs_it(monkeypa
         assert cli.main(["list", "--envs", "lacking"]) == 2
         assert words in capsys.readouterr().err
         assert cli.main(["list", "--envs", "lackin"]) == 2
-        assert "--envs: no suite 'lackin'. Suites are brax, " in capsys.readouterr().err
+        assert "--envs lackin: no suite of environments has this name. Suites are brax, " in capsys.readouterr().err
     finally:
         monkeypatch.undo()
         suites.all_suites.cache_clear()

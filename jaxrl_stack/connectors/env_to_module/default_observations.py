@@ -66,7 +66,8 @@ class DefaultObservations(FlattenObservations):
         missing = set(self._keys) - set(space.spaces if isinstance(space, gym.spaces.Dict) else ())
         if missing:
             raise ValueError(
-                f"DefaultObservations(keys={self._keys}): {space} has no {sorted(missing)}. Remove them from `keys`."
+                f"DefaultObservations(keys={self._keys}): the observation space {space} has no keys {sorted(missing)}. "
+                "Remove these from `keys`."
             )
         return gym.spaces.Dict({key: flatten_space_beside_images(space[key]) for key in self._keys})
 

@@ -72,9 +72,10 @@ def _states_before(episodes: Sequence[Any], first: Any) -> Any:
     for episode in episodes:
         if episode.t and Columns.STATE_OUT not in episode.extra_model_outputs:
             raise ValueError(
-                f"An unfinished episode ({episode.t} steps) has no {Columns.STATE_OUT!r} in its extra model outputs, "
-                "which the recurrent module needs. Pass the result `to_env` of the module-to-env pipeline: "
-                "episode.add_env_step(..., extra_model_outputs={name: column[0] for name, column in to_env.items()})."
+                f"An unfinished episode ({episode.t} steps) lacks the extra model output {Columns.STATE_OUT!r}, the "
+                "state with which the recurrent module continues the episode. If there is one environment, store the "
+                "result `to_env` of the module-to-env pipeline in each step: episode.add_env_step(..., "
+                "extra_model_outputs={name: column[0] for name, column in to_env.items()})."
             )
         states.append(episode.get_extra_model_outputs(Columns.STATE_OUT, -1) if episode.t else first)
     return stack([tree_map(np.asarray, state) for state in states])

@@ -36,9 +36,9 @@ class AddNextObservationsFromEpisodesToTrainBatch(ConnectorV2):
             return {}
         if Columns.FINAL_OBS not in columns:
             raise ValueError(
-                f"{type(self).__name__} needs the column {Columns.FINAL_OBS!r}; module {module_id!r} has only "
-                f"{sorted(columns)}. Insert this connector before the one that removes the column: "
-                "`pipeline.insert_after(AddObservationsFromEpisodesToBatch, ...)`."
+                f"{type(self).__name__} needs the column {Columns.FINAL_OBS!r}, but module {module_id!r} has only the "
+                f"columns {sorted(columns)}. If another connector removes the column, insert this connector earlier: "
+                f"`pipeline.insert_after(AddObservationsFromEpisodesToBatch, {type(self).__name__}())`."
             )
         ended = jnp.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS])
         ended = ended.at[-1].set(True)

@@ -76,8 +76,8 @@ class NormalizeRewards(ConnectorV2):
             columns = batch[module_id]
             if Columns.RETURNS_SO_FAR not in columns:
                 raise ValueError(
-                    f"{type(self).__name__} needs the column {Columns.RETURNS_SO_FAR!r}; module {module_id!r} has "
-                    f"{sorted(columns)}. Add ReturnsSoFar() to the env-to-module pipeline: "
+                    f"{type(self).__name__} needs the column {Columns.RETURNS_SO_FAR!r}, but module {module_id!r} "
+                    f"has only the columns {sorted(columns)}. Add ReturnsSoFar() to the env-to-module pipeline: "
                     "env_runners(env_to_module_connector=lambda env, spaces, device: ReturnsSoFar())."
                 )
             rewards = jnp.asarray(columns[Columns.REWARDS])

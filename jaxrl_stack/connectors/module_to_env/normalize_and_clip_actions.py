@@ -49,8 +49,8 @@ class NormalizeAndClipActions(ConnectorV2):
             actions = columns.get(Columns.ACTIONS_FOR_ENV, columns.get(Columns.ACTIONS))
             if actions is None:
                 raise KeyError(
-                    f"No {Columns.ACTIONS!r} for module {module_id!r}, only {sorted(columns)}. Put "
-                    "GetActions before NormalizeAndClipActions."
+                    f"Module {module_id!r} has no column {Columns.ACTIONS!r}, only the columns {sorted(columns)}. Put "
+                    "GetActions before NormalizeAndClipActions in the module-to-env pipeline."
                 )
             return {Columns.ACTIONS_FOR_ENV: map_parts(self._for_env, self._space_of(spaces, module_id), actions)}
 

@@ -397,7 +397,7 @@ class MultiCategorical(_Product):
         if logits.shape[-1] != sum(lengths):
             raise ValueError(
                 f"MultiCategorical got logits of width {logits.shape[-1]}, but input_lens={lengths} add up "
-                f"to {sum(lengths)}. Return ACTION_DIST_INPUTS of that width from the module."
+                f"to {sum(lengths)}. Return ACTION_DIST_INPUTS of width {sum(lengths)} from the module."
             )
         parts = _split_last_axis(logits, lengths)
         if temperatures is not None:

@@ -321,9 +321,10 @@ def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) 
     is_masked, is_recurrent = Columns.LOSS_MASK in columns, bool(module.is_stateful())
     if is_recurrent and Columns.STATE_IN not in columns:
         raise ValueError(
-            f"A batch for a {type(module).__name__}, which has a recurrent state, needs sequences [N, L, ...] and the "
-            f"column {Columns.STATE_IN!r} with the state before each sequence; this batch has {sorted(columns)}. Add "
-            "the column, or pass episodes: update(episodes=...)."
+            f"A batch for a {type(module).__name__}, which has a recurrent state, needs sequences (columns [N, L, "
+            f"...]: N sequences of L steps) and the column {Columns.STATE_IN!r} with the state before each sequence; "
+            f"this batch has only the columns {sorted(columns)}. Add {Columns.STATE_IN!r}, or pass episodes: "
+            "update(episodes=...)."
         )
     if not (is_recurrent or needs_time):
         return RowForm(is_masked)
@@ -334,8 +335,9 @@ def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) 
     ) < 2:
         shapes = {name: np.shape(jax.tree.leaves(own)[0]) for name, own in columns.items()}
         raise ValueError(
-            "A batch for a loss that needs steps in order (loss_needs_time=True) must have sequences [N, L, ...], but "
-            f"its columns have the shapes {shapes}. Reshape the columns, or pass episodes: update(episodes=...)."
+            "A batch for a loss that needs steps in order (loss_needs_time=True) must have sequences (columns [N, L, "
+            f"...]: N sequences of L steps), but the columns have the shapes {shapes}. Reshape the columns, or pass "
+            "episodes: update(episodes=...)."
         )
     if not is_recurrent:
         return ChunkForm(leading[1], is_masked)

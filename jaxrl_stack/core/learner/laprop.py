@@ -73,7 +73,7 @@ def clip_adaptively(clip: float = 0.3, least_norm: float = 1e-3) -> optax.Gradie
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         if params is None:
             raise ValueError(
-                "clip_adaptively() compares gradients with parameters: call update(updates, state, params)."
+                "clip_adaptively() needs the parameters, but got params=None. Call update(updates, state, params)."
             )
 
         def clipped(g: jax.Array, w: jax.Array) -> jax.Array:

@@ -674,8 +674,8 @@ class Learner(Checkpointable):
             if ALL_MODULES not in self.optimizers and module_id not in self.optimizers:
                 raise ValueError(
                     f"{type(self).__name__}.configure_optimizers_for_module({module_id!r}) registered no optimizer. "
-                    f"Call self.register_optimizer(module_id=..., optimizer=optax.adam, params=..., "
-                    f"lr_or_lr_schedule=...) in it."
+                    f"In this method, call self.register_optimizer(module_id=..., optimizer=optax.adam, params=..., "
+                    f"lr_or_lr_schedule=...)."
                 )
 
     def get_optimizer(

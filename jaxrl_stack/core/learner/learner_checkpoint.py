@@ -65,7 +65,8 @@ class LearnerCheckpoint:
         unknown = [name for name in state if name not in STATE_COMPONENTS]
         if unknown:
             raise ValueError(
-                f"Unknown components {unknown} in Learner.set_state(state). Use components of {list(STATE_COMPONENTS)}."
+                f"Unknown components {unknown} in Learner.set_state(state). Valid keys of `state` are "
+                f"{list(STATE_COMPONENTS)}."
             )
         current = jax.device_get(host_view(learner.state))
         if "rl_module" in state:
@@ -150,7 +151,7 @@ def _by_name(tree: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _from_names(present: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]], what: str) -> dict[str, Any]:
     if set(present) != set(given):
         raise ValueError(
-            f"The state of a Learner's {what} has {sorted(given)}; this learner has {sorted(present)}. Load it into "
-            f"a learner with the same modules, optimizers and connectors."
+            f"The state of a Learner's {what} has entries for {sorted(given)}, but this learner needs entries for "
+            f"{sorted(present)}. Load the state into a learner with the same modules, optimizers and connectors."
         )
     return {n: from_named_leaves(part, given[n], f"a Learner's {what} {n!r}") for n, part in present.items()}

@@ -200,7 +200,8 @@ def check_gradients(gradients: Any, hook: str, learner: str) -> None:
     """
     if not isinstance(gradients, Mapping):
         raise ValueError(
-            f"{learner}.{hook}() returned {type(gradients).__name__}. Return the gradients, a dict {{ref: array}}."
+            f"{learner}.{hook}() returned {type(gradients).__name__}. Return the gradients, a dict {{parameter name: "
+            "array}."
         )
 
 
@@ -280,7 +281,7 @@ def refs_to_optimize(pure: PureModule, params: Any, optimizer_name: str) -> tupl
         ValueError: If there are no parameters, or unknown refs.
         TypeError: If an entry is not a parameter, submodule or ref.
     """
-    remedy = "Pass self.get_parameters(self.module[module_id]), or submodules or refs of that module."
+    remedy = "Pass self.get_parameters(self.module[module_id]), or submodules or names of parameters of that module."
     call = f"register_optimizer({optimizer_name!r}, params=...)"
     params = list(params) if isinstance(params, Iterable) and not isinstance(params, str) else params
     if not isinstance(params, list) or not params:
@@ -288,7 +289,7 @@ def refs_to_optimize(pure: PureModule, params: Any, optimizer_name: str) -> tupl
     refs: list[str] = []
     for param in params:
         if not isinstance(param, str | nnx.Variable | nnx.Pytree):
-            raise TypeError(f"{call}: {param!r} is not a parameter, submodule or ref. {remedy}")
+            raise TypeError(f"{call}: {param!r} is not a parameter, a submodule or the name of a parameter. {remedy}")
         refs.extend([param] if isinstance(param, str) else pure.refs_of(param))
     unknown = [ref for ref in refs if ref not in pure.params]
     if unknown:

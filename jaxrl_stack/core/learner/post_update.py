@@ -48,8 +48,8 @@ class UpdatedState(LearnerState):
     def __iter__(self) -> Iterator[Any]:
         if self.pair is None:
             raise ValueError(
-                "This copy of super().post_update()'s result, made for example by replace(), is a state without "
-                f"metrics and cannot be unpacked. Begin your post_update() with {_FORM}, and end it with {_RETURN}."
+                "A copy of the result of super().post_update(), for example from replace(), has no metrics and cannot "
+                f"be unpacked into (state, metrics). Begin your post_update() with {_FORM}, and end it with {_RETURN}."
             )
         return iter(self.pair)
 
@@ -138,7 +138,7 @@ def _check_paths(metrics: Mapping[Any, Any], owner: str) -> None:
         if not (isinstance(path, tuple) and path):
             raise ValueError(
                 f"{owner}.post_update() returned a metric named {path!r}. A name must be a tuple such as "
-                f"(module_id, name): {_RETURN}."
+                f"(module_id, name). End the method with {_RETURN}."
             )
 
 
