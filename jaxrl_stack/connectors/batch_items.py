@@ -168,7 +168,7 @@ def foreach_batch_item_change_in_place(
     missing = [name for name in names if name not in batch]
     if missing:
         raise ValueError(
-            f"foreach_batch_item_change_in_place(column={column!r}): the batch has no column {missing}. Valid are "
+            f"foreach_batch_item_change_in_place(column={column!r}): the batch has no column {missing}. Choose from "
             f"{list(batch)}."
         )
     first = batch[names[0]]

@@ -142,15 +142,15 @@ def check_action_mask(space: gym.Space | None, action_space: gym.Space | None) -
     if num_actions is None:
         raise ValueError(
             f"The observation space has the action mask {ACTION_MASK!r}, but masks need Discrete or MultiDiscrete "
-            f"actions, not {action_space}. Leave the mask out. If the entry is not a mask, set "
+            f"actions, not {action_space}. Leave the mask out of the observations. If the entry is not a mask, set "
             "environment(action_mask_key=...) to an unused key."
         )
     shape = space[ACTION_MASK].shape
     if shape != (num_actions,):
         raise ValueError(
             f"The {ACTION_MASK!r} of the observation space has the shape {shape}, but {num_actions} actions need "
-            f"({num_actions},). Give it the space gymnasium.spaces.Box(0, 1, ({num_actions},)), and set 1 for valid "
-            "actions, else 0."
+            f"({num_actions},). Give the mask the space gymnasium.spaces.Box(0, 1, ({num_actions},)), and set 1 for "
+            "valid actions, else 0."
         )
 
 

@@ -295,9 +295,10 @@ class Learner(Checkpointable):
         if module.is_stateful() and not self.learns_from_sequences:
             raise NotImplementedError(
                 f"Module {module_id!r}, a {type(module).__name__}, has a recurrent state (get_initial_state() is not "
-                f"empty), but {type(self).__name__} has learns_from_sequences = False. If its loss takes "
-                f"sequences [N, L, ...], set learns_from_sequences = True in the class; else derive the class from the "
-                f"learner of PPO, DQN, SAC, TD3 or TQC, or use a module without a state."
+                f"empty), but {type(self).__name__} has learns_from_sequences = False. If the learner's loss takes "
+                "sequences (columns [N, L, ...]: N sequences of L steps), set learns_from_sequences = True in the "
+                "class; else derive the class from the learner of PPO, DQN, SAC, TD3 or TQC, or use a module without "
+                "a state."
             )
         if module.observation_space is not None:
             # Connectors of the user may add columns that the module does not return.
