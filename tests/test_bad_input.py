@@ -824,7 +824,7 @@ LEARNERS = [
     case("metric-key-second", learner_with(compute_loss_for_module=lambda self, *, module_id, config, batch, fwd_out: self.metrics.log_value(1.0, "x")), TypeError, "log_value(", "1.0, 'x'", "log_value(name, value)"),
     case("loss-nan", loss(lambda batch: jnp.float32(jnp.nan), check_nans=True), FloatingPointError, "loss", POLICY, "lower lr"),
     case("metric-per-row", loss(lambda batch: (jnp.float32(0), {"adv": batch["advantages"]})), ValueError, "log_value(", "'adv'", "Log its mean"),
-    case("no-optimizer", changed(lambda c: c.learners(learner_class=type("MyLearner", (PPOLearner,), {"configure_optimizers_for_module": lambda self, module_id, config=None: None}))), ValueError, "configure_optimizers_for_module", POLICY, "Call self.register_optimizer"),
+    case("no-optimizer", changed(lambda c: c.learners(learner_class=type("MyLearner", (PPOLearner,), {"configure_optimizers_for_module": lambda self, module_id, config=None: None}))), ValueError, "configure_optimizers_for_module", POLICY, "call self.register_optimizer"),
     case("optimizer-name", optimizer(optimizer="adam"), TypeError, "optimizer=", "'adam'", "optax.adam"),
     case("optimizer-returns-none", optimizer(optimizer=lambda lr: None), TypeError, "optimizer=", "returned None", "an optax.GradientTransformation"),
     case("optimizer-with-own-rate", optimizer(optimizer=optax.adam(0.1)), ValueError, "lr_or_lr_schedule=0.1", "no effect", "lr_or_lr_schedule=None"),

@@ -347,7 +347,8 @@ class ConnectorPipelineV2(PureConnector):
             raise TypeError(
                 f"Connector(s) {', '.join(map(repr, names))} override `__call__` (RLlib's form, which runs on the "
                 f"host), but this {type(self).__name__} is compiled. Write them as pure functions:\n{PURE_SIGNATURE}\n"
-                "or use a host environment, such as a gymnasium environment: its EnvRunners support such connectors."
+                "With host environments, such as gymnasium environments, the env-to-module and learner pipelines also "
+                "support `__call__`."
             )
 
     def init(self, num_envs: int) -> dict[str, Any]:

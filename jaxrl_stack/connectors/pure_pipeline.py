@@ -242,7 +242,8 @@ def _check_masks_are_kept(given: Mapping[str, Any], made: Mapping[str, Any], mas
             raise ValueError(
                 f"A connector returned column {name!r} of module {mid!r} without the action mask {key!r}. Return "
                 f"the column as {{{key!r}: mask, {OBSERVATIONS!r}: ...}}, or set sees_action_mask = False in the "
-                "connector's class: then the pipeline adds the mask."
+                f"connector's class: apply() then gets only the value of {OBSERVATIONS!r}, and the pipeline adds the "
+                "mask to the returned observations."
             )
 
 

@@ -126,7 +126,7 @@ class PipelineInputs:
         pipeline, names = self.pipeline, [name for name, _ in self._members]
         if self._of_several_steps:
             raise ValueError(
-                f"Each row of the data has the environment's observation of one step ({self.env_space}), but the "
+                f"Each row of the data has a single observation of the environment (space: {self.env_space}), but the "
                 f"connectors {self._of_several_steps} need several steps for each input of the module. Record new data "
                 "with offline_data(output=...), which stores the module's inputs, or remove these connectors."
             )

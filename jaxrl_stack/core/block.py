@@ -237,9 +237,9 @@ class Block:
             needed = f"recurrent states [{leading[0]}, {leading[1]}, ...]" if has_states else "no recurrent states"
             raise ValueError(
                 f"Module {module_id!r}, a {type(module).__name__}, needs {needed} in the column state_in for steps "
-                f"[T={num_steps}, B={num_columns}], but got arrays of these shapes: "
-                f"{[np.shape(leaf) for leaf in states] or 'none'}. Pass the steps of EnvRunner.sample_block() "
-                "unchanged."
+                f"[T={num_steps}, B={num_columns}], but got "
+                f"{f'states of the shapes {[np.shape(leaf) for leaf in states]}' if states else 'none'}. Pass the "
+                "steps of EnvRunner.sample_block() unchanged."
             )
 
     # ------------------------------------------------------------------------------------------------------ properties

@@ -140,7 +140,9 @@ def test_the_documented_loop_over_a_checkpoint_carries_the_recurrent_state(tmp_p
             )
         assert len(episode) == 3
     episode = SingleAgentEpisode(observations=[obs, obs], actions=[0], rewards=[1.0], len_lookback_buffer=0)
-    with pytest.raises(ValueError, match=r"has no 'state_out'.*add_env_step\(.*extra_model_outputs"):
+    with pytest.raises(
+        ValueError, match=r"lacks the extra model output 'state_out'.*add_env_step\(.*extra_model_outputs"
+    ):
         env_to_module(episodes=[episode], rl_module=module, explore=False)
 
 

@@ -529,7 +529,9 @@ def test_draws_that_a_trace_freezes_are_refused(pipeline, connector, method):
     members = [connector()] if pipeline is EnvToModulePipeline else [AddObservationsFromEpisodesToBatch(), connector()]
     made = pipeline(BOX, ACTIONS, connectors=members)
     batch = {DEFAULT_MODULE_ID: {"obs": np.ones((2, 3), np.float32)}}
-    with pytest.raises(TypeError, match=rf"{connector.__name__}\.{method} differs .* a constant .*`ctx.key`"):
+    with pytest.raises(
+        TypeError, match=rf"{connector.__name__}\.{method} is not a pure .* differs \(a constant .*`ctx.key`"
+    ):
         jax.eval_shape(lambda batch: made.apply(made.init(2), batch, ConnectorContext(key=jax.random.key(0))), batch)
 
 

@@ -281,7 +281,7 @@ def refs_to_optimize(pure: PureModule, params: Any, optimizer_name: str) -> tupl
         ValueError: If there are no parameters, or unknown refs.
         TypeError: If an entry is not a parameter, submodule or ref.
     """
-    remedy = "Pass self.get_parameters(self.module[module_id]), or submodules or names of parameters of that module."
+    remedy = "Pass self.get_parameters(self.module[module_id]), or submodules or parameter names of that module."
     call = f"register_optimizer({optimizer_name!r}, params=...)"
     params = list(params) if isinstance(params, Iterable) and not isinstance(params, str) else params
     if not isinstance(params, list) or not params:
