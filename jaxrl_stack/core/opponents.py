@@ -129,9 +129,10 @@ class Snapshots:
             use = "" if fitting is None else f"num_envs_per_env_runner={fitting * num_devices}, or "
             raise ValueError(
                 f"Snapshots(size={self.size}, share_of_self_play={self.share_of_self_play}) does not fit the {each} "
-                f"environments of each device (num_envs_per_env_runner={num_envs} on {num_devices} device(s)): "
-                f"self-play needs {self.share_of_self_play * each:g} of them, which must be a whole number, and the "
-                f"rest must be a multiple of size.\nUse {use}another size or share_of_self_play."
+                f"environments of each device (num_envs_per_env_runner={num_envs} on {num_devices} device(s)). "
+                f"The number of environments with self-play, {self.share_of_self_play * each:g}, must be whole, and "
+                f"the number of other environments must be a multiple of size.\nUse {use}"
+                "another size or share_of_self_play."
             )
         return num_self_play, (each - num_self_play) // self.size
 

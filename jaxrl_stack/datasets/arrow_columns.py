@@ -35,7 +35,7 @@ def numbers_of(column: pa.ChunkedArray, *, path: str, name: str, first_row: int 
     if not chunks:
         return _numbers(pa.array([], column.type), where)
     if len({chunk.shape[1:] for chunk in chunks if len(chunk)}) > 1:
-        raise where.error("its arrays differ in shape; write arrays of equal shape")
+        raise where.error("the column's arrays differ in shape; write arrays of equal shape")
     chunks = [chunk for chunk in chunks if len(chunk)] or chunks[:1]
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
@@ -83,8 +83,10 @@ def _numbers(array: Any, where: _ColumnRows) -> np.ndarray:
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return array.to_numpy(zero_copy_only=False)
     if pa.types.is_temporal(kind):
-        raise where.error(f"its values are times ({kind}): write numbers, such as step numbers from 0 in each episode")
-    raise where.error(f"its values have the type {kind}: write numbers, or equally long lists of numbers")
+        raise where.error(
+            f"the column's values are times ({kind}): write numbers, such as step numbers from 0 in each episode"
+        )
+    raise where.error(f"the column's values have the type {kind}: write numbers, or equally long lists of numbers")
 
 
 def _bytes(array: Any, where: _ColumnRows) -> np.ndarray:
@@ -93,14 +95,14 @@ def _bytes(array: Any, where: _ColumnRows) -> np.ndarray:
     for name, begin in _IMAGES.items():
         if values and values[0].startswith(begin):
             raise where.error(
-                f"its values are {name} files, which are not decoded here. Write the numbers: "
+                f"the column's values are {name} files, but images are not decoded. Write the numbers: "
                 "numpy.asarray(PIL.Image.open(io.BytesIO(value)))"
             )
     odd = next((i for i, value in enumerate(values) if len(value) != len(values[0])), None)
     if odd is not None:
         raise where.error(
-            f"the row has {len(values[odd]):,} bytes, but the rows before it have {len(values[0]):,}; write arrays of "
-            "equal shape",
+            f"a value of this column has {len(values[odd]):,} bytes, but the values before it have {len(values[0]):,} "
+            "each; write arrays of equal shape",
             odd,
         )
     return np.frombuffer(b"".join(values), np.uint8).reshape(len(values), len(values[0]) if values else 0)
@@ -127,8 +129,8 @@ def _lists(array: Any, where: _ColumnRows) -> np.ndarray:
     odd = np.flatnonzero(lengths != length)
     if len(odd):
         raise where.error(
-            f"the list has {lengths[odd[0]]:,} entries, but the lists before it have {length:,}; write lists of equal "
-            "length",
+            f"a list of this column has {lengths[odd[0]]:,} entries, but the lists before it have {length:,} each; "
+            "write lists of equal length",
             int(odd[0]),
         )
     values = array.flatten()
@@ -142,7 +144,9 @@ def _check_values(values: Any, offsets: np.ndarray, where: _ColumnRows) -> None:
     if values.null_count:
         entry = int(np.flatnonzero(np.asarray(values.is_null()))[0])
         row = int(np.searchsorted(offsets, entry, "right")) - 1
-        raise where.error("an entry of the list has no value; remove such rows from the data", row)
+        raise where.error(
+            "a list of this column contains a null entry; remove rows with null entries from the data", row
+        )
 
 
 def tensor_shape(field: pa.Field, path: str) -> tuple[int, ...] | None:

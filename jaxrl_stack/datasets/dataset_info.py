@@ -78,11 +78,11 @@ class DatasetInfo:
             described = fields.get(name)
             if num_described_entries(described) > MAX_SPACE_ELEMENTS:
                 raise ValueError(
-                    f"the arrays of the data set's {name} have more than {MAX_SPACE_ELEMENTS:,} entries in total, "
-                    "which is the limit"
+                    f"the arrays of the data set's {name} have more than the allowed {MAX_SPACE_ELEMENTS:,} entries "
+                    "in total"
                 )
             try:
                 own[name] = space_from_dict(described)
             except (AssertionError, AttributeError, KeyError, OverflowError, RecursionError, TypeError) as error:
-                raise ValueError(f"the data set's {name} is damaged: {error!r}") from error
+                raise ValueError(f"the description of the data set's {name} is damaged: {error!r}") from error
         return cls(**own)

@@ -81,7 +81,7 @@ class EpisodeReader:
     def _episode(self, path: str, row: int, data: bytes | None) -> Steps:
         try:
             if data is None:
-                raise ValueError("the row's value is null")
+                raise ValueError("the row contains null instead of a packed (serialized) episode")
             return steps_of_state(unpacked_state(data))
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
             raise BadDataError(

@@ -89,8 +89,8 @@ def piece_of(
     steps, source = joined(rows, zero_final=options.ignore_final_observation)
     if rows.num_rows > 1 and not steps.num_steps:
         raise BadDataError(
-            f"None of the {rows.num_rows:,} rows is followed by the next step of its episode, or has a next "
-            "observation. Write next observations (new_obs), or set offline_data(ignore_final_observation=True).",
+            f"None of the {rows.num_rows:,} rows has a next observation, and none is followed by the next step of its "
+            "episode. Write next observations (column new_obs), or set offline_data(ignore_final_observation=True).",
             path=path,
         )
     # Without a flag it is not known how episodes ended: what learns from that says so.
@@ -153,8 +153,8 @@ def _without_final_rows(table: ForeignTable) -> ForeignTable:
     if odd.any():
         path, row = table.row_of(int(np.argmax(odd)))
         raise BadDataError(
-            "The row with the next observation (is_final) is missing after this step. Files of this package need it: "
-            "write the table with all its is_final rows, in their order.",
+            "The row after this step is missing: the next step of the episode, or an extra row with is_final=True and "
+            "the final observation. Write the table with all its rows, also those with is_final=True, in their order.",
             path=path,
             row=row,
         )
@@ -190,9 +190,12 @@ def _plain_columns(values: Mapping[str, Any], columns: ForeignColumns, path: str
         if odd:
             called, number = columns.called(name), math.prod(odd[0])
             has_last = name == Columns.OBS and number == rows + 1
-            remedy = f"x[:-1] as {called}, and x[1:] as new_obs" if has_last else f"{rows:,} entries"
+            remedy = (
+                f"x[:-1] as {called}, and x[1:] as new_obs, where x is this column" if has_last else f"{rows:,} entries"
+            )
             raise BadDataError(
-                f"The column {called} has {number:,} entries, and there are {rows:,} steps: write {remedy}.", path=path
+                f"The column {called} has {number:,} entries, but the data has {rows:,} steps: write {remedy}.",
+                path=path,
             )
     return plain
 
@@ -223,7 +226,7 @@ def _vector(values: Mapping[str, Any], column: str, columns: ForeignColumns, pat
         raise BadDataError(f"The column {columns.called(column)} has the shape {array.shape}. {_TIME_MAJOR}", path=path)
     if array.ndim != 1 or array.dtype.kind not in "biuf":
         raise BadDataError(
-            f"The column {columns.called(column)} has values of {array.dtype} and shape {array.shape[1:]}: "
+            f"The column {columns.called(column)} has values of dtype {array.dtype} and shape {array.shape[1:]}: "
             "write one number for each step.",
             path=path,
         )
@@ -240,8 +243,8 @@ def _flags(values: Mapping[str, Any], columns: ForeignColumns, path: str, rows: 
     for name, flag in found.items():
         if len(flag) != rows:
             raise BadDataError(
-                f"The column {columns.called(name)} has {len(flag):,} entries for {rows:,} steps. Write one for each "
-                "step.",
+                f"The column {columns.called(name)} has {len(flag):,} entries for {rows:,} steps. Write one entry "
+                "for each step.",
                 path=path,
             )
     truncated = found.get(Columns.TRUNCATEDS, np.zeros(rows, bool))
@@ -340,7 +343,8 @@ def _in_order(
         path, row = table.row_of(error.row)
         raise BadDataError(
             f"Several episodes have the {columns.called(Columns.EPS_ID)} {name_of(error.row)!r}, and their rows are "
-            f"unsorted: t={int(t[error.row])} neither continues nor begins an episode. Give each episode a unique id.",  # pyright: ignore[reportOptionalSubscript]
+            f"unsorted: this row, t={int(t[error.row])}, neither continues the previous row with this id nor begins an "  # pyright: ignore[reportOptionalSubscript]
+            "episode. Give each episode a unique id.",
             path=path,
             row=row,
         ) from error
@@ -362,7 +366,8 @@ def _step_numbers(table: ForeignTable, columns: ForeignColumns, number: int) -> 
     unread = "or, if rows are sorted by time, ignore the column: offline_data(input_read_schema={'t': ''})"
     if len(t) != number:
         raise BadDataError(
-            f"The column {called} has {len(t):,} entries for {number:,} steps. Write one for each step.", path=path
+            f"The column {called} has {len(t):,} entries for {number:,} steps. Write one entry for each step.",
+            path=path,
         )
     whole = t.astype(np.int64)
     if t.dtype.kind == "f" and (whole != t).any():
@@ -438,7 +443,9 @@ def _encoded(labels: pa.ChunkedArray, name: str, row_of: RowOf) -> tuple[np.ndar
     """
     if labels.null_count:
         path, row = row_of(int(np.flatnonzero(np.asarray(labels.is_null()))[0]))
-        raise BadDataError(f"The row has no {name}: write a value for each step.", path=path, row=row)
+        raise BadDataError(
+            f"The row has no value in the column {name}: write a value for each step.", path=path, row=row
+        )
     whole = pa.chunked_array(as_texts(labels).chunks, pa.string()).combine_chunks()
     encoded: Any = whole.dictionary_encode()
     encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
@@ -499,9 +506,9 @@ def _check_continuity(rows: Rows, index: np.ndarray, table: ForeignTable, column
     next_row = table.row_of(int(index[at + 1]))[1]
     remedy = "sort the rows, and write a column t" if rows.t is None else f"write {called} again"
     raise BadDataError(
-        f"{called} differs from {obs} in row {next_row:,}, the next row of the episode. In total, {broken:,} of "
-        f"{number:,} rows do not fit their next row. Either {remedy}, or train on single steps without episode ids: "
-        "offline_data(input_read_schema={'eps_id': ''}).",
+        f"{called} of this row differs from {obs} of row {next_row:,}, the next row of the episode. In total, "
+        f"{broken:,} of {number:,} rows are followed by a row with a wrong step number or observation. Either "
+        f"{remedy}, or train on single steps without episode ids: offline_data(input_read_schema={'eps_id': ''}).",
         path=path,
         row=row,
     )

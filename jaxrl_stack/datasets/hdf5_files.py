@@ -72,8 +72,8 @@ def _d3rlpy_reader(filesystem: Any, path: str, file: Any, options: ReadOptions, 
     for column in ("observations", "actions", "rewards"):
         if f"{column}_0" not in file and f"{column}_0_0" in file:
             raise BadDataError(
-                f"The {column} are tuples of arrays. For each tuple element, write one array with the steps of all "
-                f"episodes to an npz file: {column}_0 and so on.",
+                f"The {column} are tuples of arrays, which are not read from d3rlpy files. For each tuple element, "
+                f"write one array with the steps of all episodes to an npz file: {column}_0, {column}_1 and so on.",
                 path=path,
             )
         own = _dataset(file, f"{column}_0", path)
@@ -181,8 +181,8 @@ class MinariReader:
             expected = n + (column == Columns.OBS)
             if rewards.ndim != 1 or any(np.ndim(leaf) < 1 or len(leaf) != expected for leaf in tree_leaves(own)):
                 raise BadDataError(
-                    f"{name}: {column} must have {expected:,} entries, because there are {n:,} rewards. Write one "
-                    "entry per step, and one more observation.",
+                    f"The column {column} of {name} must have {expected:,} entries, because the episode has {n:,} "
+                    "rewards. Write one entry per step to each array, and also the final observation to observations.",
                     path=path,
                 )
         _check_ends(columns, name, path)
@@ -201,8 +201,8 @@ def _check_ends(columns: Mapping[str, Any], name: str, path: str) -> None:
     if ends[:-1].any():
         row = int(np.argmax(ends))
         raise BadDataError(
-            f"The episode {name} ends in step {row:,}, but has further steps. Write the steps of each episode to a "
-            "separate HDF5 group.",
+            f"The episode {name} terminates or is truncated in step {row:,}, but has steps after it. Write the steps "
+            "of each episode to a separate HDF5 group.",
             path=path,
         )
 
@@ -230,12 +230,14 @@ def _dataset(file: Any, name: str, path: str) -> Any:
     parts = name.split("/")
     for depth in range(1, len(parts) + 1):
         if not isinstance(file.get("/".join(parts[:depth]), getlink=True), h5py.HardLink | h5py.SoftLink):
-            raise BadDataError(f"{name} is missing, or in another file. Write it into this file.", path=path)
+            raise BadDataError(
+                f"The array or group {name} is missing, or stored in another file. Write it into this file.", path=path
+            )
     found = file[name]
     if isinstance(found, h5py.Group):
         return found
     if found.external or found.is_virtual:
-        raise BadDataError(f"{name} is stored in another file. Write it into this file.", path=path)
+        raise BadDataError(f"The array {name} is stored in another file. Write it into this file.", path=path)
     return found
 
 
@@ -313,8 +315,8 @@ def _space(described: Any) -> gym.Space | None:
         return None
     if num_described_entries(own) > MAX_SPACE_ELEMENTS:
         raise ValueError(
-            f"the arrays of one of the data set's spaces have more than {MAX_SPACE_ELEMENTS:,} entries in total, which "
-            "is the limit"
+            f"the arrays of one of the data set's spaces have more than the allowed {MAX_SPACE_ELEMENTS:,} entries in "
+            "total"
         )
     match own["type"]:
         case "Box":

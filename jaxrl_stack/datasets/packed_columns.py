@@ -107,7 +107,7 @@ def loaded_sizes(data: bytes) -> tuple[int, ...]:
     except Exception as error:  # what a damaged pickle raises is not documented
         raise ValueError(f"the value is not a pickle of numbers ({type(error).__name__})") from error
     if not isinstance(found, tuple) or not all(type(size) is int for size in found):
-        raise ValueError("the pickle is not a tuple of whole numbers")
+        raise ValueError("the pickled shape is not a tuple of whole numbers")
     return found
 
 

@@ -90,7 +90,7 @@ class Leaf:
         name, shape, dtype = node["column"], node["shape"], node["dtype"]
         is_shape = isinstance(shape, list) and all(type(n) is int and 0 <= n < 1 << 31 for n in shape)
         if not (isinstance(name, str) and is_shape and dtype in _DTYPES and math.prod(shape) < 1 << 31):
-            raise ValueError(f"{node!r} is not the name, shape and dtype of a column")
+            raise ValueError(f"the description {node!r} of a column has an invalid name, shape or dtype")
         return cls(name, tuple(shape), dtype)
 
 

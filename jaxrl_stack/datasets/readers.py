@@ -96,7 +96,7 @@ def _opened(filesystem: Any, path: str, options: ReadOptions, info: DatasetInfo,
     if path.endswith(JSON):
         return _File("batches", JsonBatches(filesystem, path))
     if (how := conversion_of(path)) is not None:
-        raise BadDataError(f"Files of this kind cannot be read. {how}", path=path)
+        raise BadDataError(f"Files with this suffix cannot be read. {how}", path=path)
     file = opened(filesystem, path)
     if is_own(file):
         return _File(None, OwnReader(file, options))

@@ -236,8 +236,9 @@ def _check_rows_are_steps(arrays: Sequence[pa.ChunkedArray], name: str, path: st
     first = next((own[0].as_py() for own in arrays if len(own)), None)
     if first is not None and len(first) != 1:
         raise BadDataError(
-            f"The column {name} has lists, of {len(first):,} entries in the first row. If a row is an episode, or a "
-            "part of one, set offline_data(input_read_sample_batches=True); if it is a step, write one number.",
+            f"The column {name} has lists ({len(first):,} entries in the first row) instead of numbers. If each row "
+            "is an episode or a part of an episode, set offline_data(input_read_sample_batches=True). If each row is a "
+            "step, write one number.",
             path=path,
         )
 

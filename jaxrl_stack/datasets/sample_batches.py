@@ -141,12 +141,15 @@ class SampleBatchReader:
         values = columns.assembled(cells, file.path)
         missing = [columns.called(c) for c in (Columns.OBS, Columns.ACTIONS) if c not in values]
         if missing:
-            raise BadDataError(f"The batch has no columns {missing}: add them.", path=file.path, row=found.row)
+            raise BadDataError(
+                f"The sample batch has no columns {missing}: add these columns.", path=file.path, row=found.row
+            )
         n = len(tree_leaves(values.get(Columns.REWARDS, values[Columns.OBS]))[0])
         for name, own in values.items():
             if not n or any(np.ndim(leaf) < 1 or len(leaf) != n for leaf in tree_leaves(own)):
                 raise BadDataError(
-                    f"{columns.called(name)} must have one entry for each of the batch's {n:,} steps.",
+                    f"The column {columns.called(name)} must have one entry for each of the {n:,} steps of the sample "
+                    "batch. Write columns of equal length, at least 1.",
                     path=file.path,
                     row=found.row,
                 )

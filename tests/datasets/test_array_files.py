@@ -105,7 +105,7 @@ def test_npz_has_columns_of_any_name_and_structure(tmp_path):
     ("changes", "message"),
     [
         ({"actions": None}, r"\['actions'\] are missing"),
-        ({"rewards": np.zeros(6)}, "rewards has 6 entries, and there are 7 steps"),
+        ({"rewards": np.zeros(6)}, "rewards has 6 entries, but the data has 7 steps"),
         (
             {"rewards": np.array([0, 1, 2, np.nan, 4, 5, 6])},
             "row 3: The column rewards has numbers that are not finite",
@@ -130,7 +130,7 @@ def test_no_other_file_is_read(tmp_path):
     file = hdf5(tmp_path / "d.hdf5", **columns(rewards=None))
     with h5py.File(file, "a") as target:
         target["rewards"] = h5py.ExternalLink(str(other), "rewards")
-    with pytest.raises(BadDataError, match="rewards is missing, or in another file"):
+    with pytest.raises(BadDataError, match="rewards is missing, or stored in another file"):
         read(file)
     with h5py.File(file, "a") as target:
         del target["rewards"]
@@ -205,7 +205,7 @@ def test_a_data_set_of_minari_is_read(minari_set):
 def test_a_minari_set_that_contradicts_itself_is_refused(minari_set):
     with h5py.File(minari_set / "data" / "main_data.hdf5", "a") as file:
         file["episode_1/terminations"][0] = True
-    with pytest.raises(BadDataError, match="episode_1 ends in step 0, but has further steps"):
+    with pytest.raises(BadDataError, match="episode_1 terminates or is truncated in step 0, but has steps after it"):
         read(minari_set)
     with h5py.File(minari_set / "data" / "main_data.hdf5", "a") as file:
         del file["episode_0/actions"]

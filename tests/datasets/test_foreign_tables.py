@@ -480,11 +480,11 @@ TIME_MAJOR = {
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (table(LONG, drop=["t"]), "new_obs differs from obs in row .*write a column t.*'eps_id': ''"),
+        (table(LONG, drop=["t"]), "new_obs of this row differs from obs of row .*write a column t.*'eps_id': ''"),
         (table(rows(), t=[4 * t for t in of("t")]), "After t=0 comes 4.*input_read_schema={'t': ''}"),
         (table(rows(order="turns"), drop=["eps_id", "new_obs"]), "After t=0 comes 0.*add a column eps_id"),
         (table(rows(order="shuffled"), eps_id=[own % 2 for own in of("eps_id", rows(order="shuffled"))]), "Several"),
-        (table(rows(), t=TIMES), r"t cannot be read: its values are times.*write numbers"),
+        (table(rows(), t=TIMES), r"t cannot be read: the column's values are times.*write numbers"),
         (table(rows(), t=[t + 0.5 for t in of("t")]), "row 0: The column t counts steps, but has the value 0.5"),
         (table(rows(), actions=["left"] * sum(LENGTHS)), "actions holds texts: write numbers"),
         (table(rows(), obs=[json.dumps(own) for own in of("obs")], drop=["new_obs"]), r"texts of numbers.*json\.loads"),
@@ -498,8 +498,8 @@ TIME_MAJOR = {
             "row 0: The step does not terminate, but has no new_obs",
         ),
         (table(rows(), obs=[b"\x89PNG" + bytes(8)] * sum(LENGTHS), drop=["new_obs"]), r"PNG files.*PIL\.Image\.open"),
-        (table(rows(), drop=["obs", "new_obs"], obs_0=of("rewards"), obs_2=of("rewards")), "part 1 is missing"),
-        (table(rows(), drop=["obs", "new_obs"], obs_2=of("rewards"), obs_3=of("rewards")), "part 1 is missing"),
+        (table(rows(), drop=["obs", "new_obs"], obs_0=of("rewards"), obs_2=of("rewards")), "number 1 is missing"),
+        (table(rows(), drop=["obs", "new_obs"], obs_2=of("rewards"), obs_3=of("rewards")), "number 1 is missing"),
         (table(rows(), agent_id=["a", "b"] * (sum(LENGTHS) // 2) + ["a"]), "steps of several agents.*to files"),
         (with_nan(), "row 4: The column obs has numbers that are not finite. Remove the episode"),
         (table(rows(), new_obs=[own[:2] for own in of("new_obs")]), "new_obs has the shapes.*'new_obs': ''"),
@@ -569,7 +569,7 @@ def test_a_row_that_is_an_episode_asks_for_sample_batches(tmp_path):
     columns = {new: [own[name].tolist()[: len(own["rewards"])] for own in EPISODES] for name, new in names.items()}
     ends = [[False] * (len(own["rewards"]) - 1) + [True] for own in EPISODES]
     parquet(tmp_path, pa.table({**columns, "dones": ends}))
-    with pytest.raises(BadDataError, match=r"rewards has lists, of 5 entries.*input_read_sample_batches=True"):
+    with pytest.raises(BadDataError, match=r"rewards has lists .5 entries.*input_read_sample_batches=True"):
         read(tmp_path).read_all()
     steps = read(tmp_path, sample_batches=True).read_all()
     assert steps.num_pieces == len(EPISODES) and steps.num_steps == sum(LENGTHS)
@@ -599,7 +599,9 @@ def test_states_that_repeat_are_no_resets(tmp_path):
 def test_an_entry_of_a_list_that_is_nothing_is_named_with_its_row(tmp_path):
     obs = of("obs")
     obs[6] = [0.0, None, 0.0]
-    with pytest.raises(BadDataError, match="row 6: The column obs cannot be read: an entry of the list has no value"):
+    with pytest.raises(
+        BadDataError, match="row 6: The column obs cannot be read: a list of this column contains a null entry"
+    ):
         read(parquet(tmp_path, table(rows(), obs=obs, drop=["new_obs"]))).read_all()
 
 
@@ -613,12 +615,12 @@ def test_numbers_that_a_dtype_cannot_hold_are_named(tmp_path):
     made = episodes(observe=lambda rng, n: rng.integers(200, 400, (n, 4, 4, 3)))
     folder = parquet(tmp_path, table(rows(made)))
     with pytest.raises(
-        BadDataError, match=r"row 0: The column obs has the value .* is read as uint8, .* from 0 to 255\. Set the"
+        BadDataError, match=r"row 0: The column obs has the value .* are read as uint8, .* from 0 to 255\. Set the"
     ):
         read(folder, observation_space=IMAGE).read_all()
     wide = gym.spaces.Box(0, 1 << 60, (3,), np.int64)
     made = episodes(observe=lambda rng, n: rng.integers(1 << 40, 1 << 41, (n, 3)))
-    with pytest.raises(BadDataError, match="read as int32, .*Write them in float32"):
+    with pytest.raises(BadDataError, match="read as int32, .*Write the column in float32"):
         read(parquet(tmp_path, table(rows(made))), observation_space=wide).read_all()
 
 
@@ -716,7 +718,7 @@ def test_tensors_of_arrow_have_their_shape(tmp_path):
     [
         (pickle.dumps(print), r"The column obs .*the pickle names builtins\.print, which is not allowed.*\.tolist\(\)"),
         (pickle.dumps(np.dtype("f4")), r"the pickle names numpy\.dtype, which is not allowed"),
-        (pickle.dumps([4, 2]), "the pickle is not a tuple of whole numbers"),
+        (pickle.dumps([4, 2]), "the pickled shape is not a tuple of whole numbers"),
         (pickle.dumps((4, 2))[:-3], "not a pickle of numbers"),
         (pickle.dumps((4, 3)), r"The column obs declares the shape \(4, 3\), but has 8 numbers"),
         (pickle.dumps((-4, -2)), r"it is \(-4, -2\)"),
@@ -754,7 +756,7 @@ def test_rows_whose_id_is_not_a_number_have_no_id(tmp_path, write):
     found = {name: np.array(of(name)) for name in rows()[0]}
     found["eps_id"] = np.where(np.arange(sum(LENGTHS)) == 3, np.nan, found["eps_id"])
     write(tmp_path, pa.table({name: own.tolist() for name, own in found.items()}) if write is parquet else found)
-    with pytest.raises(BadDataError, match="row 3: The row has no eps_id: write a value"):
+    with pytest.raises(BadDataError, match="row 3: The row has no value in the column eps_id: write a value"):
         read(tmp_path).read_all()
 
 
@@ -771,6 +773,6 @@ def test_the_fix_is_named_for_values_that_are_no_numbers(tmp_path):
     own = EPISODES[0]
     np.savez(tmp_path / "y.npz", **own)
     with pytest.raises(
-        BadDataError, match=r"obs has 6 entries, and there are 5 steps: write x\[:-1\] as obs, and x\[1:\]"
+        BadDataError, match=r"obs has 6 entries, but the data has 5 steps: write x\[:-1\] as obs, and x\[1:\]"
     ):
         read(tmp_path / "y.npz").read_all()

@@ -162,12 +162,12 @@ def test_observations_are_of_the_spaces_dtype_and_shape(tmp_path):
     [
         ({"obs": [[1.0, 2.0], [np.nan, 2.0]]}, "row 1: The column obs has numbers that are not finite"),
         ({"obs": [[1.0, 2.0], None]}, "row 1: The column obs cannot be read: the row has no value"),
-        ({"obs": [[1.0, 2.0], [1.0]]}, "row 1: The column obs cannot be read: the list has 1 entries"),
+        ({"obs": [[1.0, 2.0], [1.0]]}, "row 1: The column obs cannot be read: a list of this column has 1 entries"),
         ({"new_obs": [[1.0], [2.0]]}, "new_obs has the shapes"),
         ({"rewards": ["a", "b"]}, "The column rewards holds texts"),
-        ({"rewards": [[1.0, 3.0], [2.0, 3.0]]}, "rewards has lists, of 2 entries.*input_read_sample_batches=True"),
+        ({"rewards": [[1.0, 3.0], [2.0, 3.0]]}, "rewards has lists .2 entries.*input_read_sample_batches=True"),
         ({"terminateds": [0.5, 1.0]}, "The column terminateds has the value 0.5, which is no flag"),
-        ({"eps_id": [1, None]}, "row 1: The row has no eps_id"),
+        ({"eps_id": [1, None]}, "row 1: The row has no value in the column eps_id"),
         ({"agent_id": ["a", "b"]}, "steps of several agents"),
         ({"agent_index": [0, 1]}, "steps of several agents"),
         ({"obs": ["a", "b"], "new_obs": ["a", "b"]}, "row 0: The column obs holds no packed array"),
@@ -303,9 +303,9 @@ def changed(**changes):
         (changed(agent_episodes={}), "several agents"),
         (changed(rewards={"data": [], "lookback": 0}), "empty list"),
         (changed(rewards={"data": ["a"] * 4, "lookback": 0}), "contain numbers"),
-        (changed(rewards={"data": [1.0] * 3, "lookback": 0}), "has"),
+        (changed(rewards={"data": [1.0] * 3, "lookback": 0}), "but 3 steps need"),
         (changed(actions={"data": [1.0] * 4, "lookback": -1}), "invalid lookback"),
-        (changed(observations=[1, 2]), "is not a column of an episode"),
+        (changed(observations=[1, 2]), "of the episode is not a column"),
         ({"id_": "a"}, "are missing"),
         ([], r"not a packed \(serialized\) episode"),
         (changed(actions={b"nd": True, b"type": "|O", b"kind": b"O", b"shape": [1], b"data": b"x"}), "Python objects"),
@@ -378,6 +378,6 @@ def test_sample_batches_are_unpacked(tmp_path, whole):
 
 
 def test_bad_batches_are_named(tmp_path):
-    with pytest.raises(BadDataError, match="row 1: actions must have one entry"):
+    with pytest.raises(BadDataError, match="row 1: The column actions must have one entry"):
         read(written(tmp_path, batches(actions=[[0, 1, 0], [1]])), sample_batches=True)
     assert "rewards" not in read(written(tmp_path, batches(rewards=None)), sample_batches=True).columns

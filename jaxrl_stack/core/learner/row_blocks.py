@@ -143,8 +143,9 @@ def checked_block(module_id: str, block: Block, modules: MultiRLModule, plan: Up
         else:
             what = f"{plan.local_shards} shuffle shards of a learner (num_shuffle_shards={plan.num_shards})"
         raise ValueError(
-            f"A block [T, B, ...] with B={num_columns} cannot be split evenly over the {what}. Use more environments "
-            f"(B={more}, for example), or a number of devices or shuffle shards that divides {num_columns}."
+            f"A rollout of shape [T, B, ...] with B={num_columns} cannot be split evenly over the {what}. Use more "
+            f"environments (B={more}, for example), or a number of devices or shuffle shards that divides "
+            f"{num_columns}."
         )
     block = block.of_module(modules[module_id])
     block.check(module_id)

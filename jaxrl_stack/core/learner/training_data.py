@@ -247,6 +247,6 @@ def split_rows(batches: Sequence[Mapping[str, Any]], num_shards: int) -> list[li
 def _check_enough(num_items: int, num_shards: int, what: str) -> None:
     if num_items < num_shards:
         raise ValueError(
-            f"{num_items} {what} cannot be split over {num_shards} learners. Raise train_batch_size_per_learner, or "
-            f"lower num_learners."
+            f"{num_items} {what} cannot be split over {num_shards} learners, because each learner needs at least "
+            f"one. Raise train_batch_size_per_learner, or lower num_learners."
         )

@@ -534,9 +534,9 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
             outputs = method(batch, **_accepted(method, kwargs))
         except TraceContextError as error:
             raise RuntimeError(
-                f"{type(self).__name__}.{name}() changes state (a random stream, batch statistics) of a module that "
-                "was created outside the running JAX transformation, such as jax.grad. Create pure = "
-                "PureModule(module.as_multi_rl_module()), and use pure.bind() and pure.unbind() in the transformation."
+                f"{type(self).__name__}.{name}() changes state, such as random streams or batch statistics, of a "
+                "module that was created outside the running JAX transformation (such as jax.grad). Create pure = "
+                "PureModule(module.as_multi_rl_module()). Inside the transformation, use pure.bind() and pure.unbind()."
             ) from error
         return outputs if name == "_forward_train" else jax.lax.stop_gradient(outputs)
 
@@ -703,8 +703,8 @@ class MultiRLModule(RLModule):
         """
         if COMPONENT_RL_MODULE in state and COMPONENT_RL_MODULE not in self:
             raise KeyError(
-                f"{self._no_module(COMPONENT_RL_MODULE)} The given state is a Learner's. Pass it to "
-                f"Learner.set_state(), or pass state[{COMPONENT_RL_MODULE!r}] here."
+                f"{self._no_module(COMPONENT_RL_MODULE)} The given state is the state of a Learner. Pass it to "
+                f"Learner.set_state(), or pass state[{COMPONENT_RL_MODULE!r}] to this method."
             )
         for module_id, module_state in state.items():
             spec = self.rl_module_specs.get(module_id)
