@@ -267,7 +267,9 @@ def _tree(file: Any, name: str, path: str, depth: int = 0) -> Any:
     if hasattr(found, "shape"):
         return _content(found, name, path)
     if depth > _MAX_DEPTH:
-        raise BadDataError(f"{name} is nested too deeply: write fewer levels of dicts and tuples.", path=path)
+        raise BadDataError(
+            f"The HDF5 group {name} is nested too deeply: write fewer levels of dicts and tuples.", path=path
+        )
     own = {key: _tree(file, f"{name}/{key}", path, depth + 1) for key in found}
     if own and all(key.startswith("_index_") for key in own):
         return tuple(own[f"_index_{i}"] for i in range(len(own)))

@@ -47,7 +47,9 @@ class OwnReader:
         with damage_of(file.path):
             said = file.own_metadata
             if said.get(CHECKSUM_KEY, checksum_of(said)) != checksum_of(said):
-                raise BadDataError("The file's metadata was changed after recording: record it again.", path=file.path)
+                raise BadDataError(
+                    "The file's metadata was changed after recording. Record the file again.", path=file.path
+                )
             self._format, self.info = StepFormat.read(file.own_metadata[METADATA_KEY], file.path)
             self._leave_out_keys(options)
             self.pieces = self._pieces()
@@ -100,5 +102,5 @@ class OwnReader:
         groups = range(self._file.metadata.num_row_groups)
         rows = [self._file.rows_of(group) for group in groups]
         if [own["rows"] for own in counts] != rows:
-            raise BadDataError("The file's row counts are damaged: record the file again.", path=self.path)
+            raise BadDataError("The file's row counts are damaged. Record the file again.", path=self.path)
         return [PieceRef(self.path, i, rows[i], int(counts[i]["steps"])) for i in groups]
