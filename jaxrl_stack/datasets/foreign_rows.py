@@ -154,7 +154,8 @@ def _without_final_rows(table: ForeignTable) -> ForeignTable:
         path, row = table.row_of(int(np.argmax(odd)))
         raise BadDataError(
             "The row after this step is missing: the next step of the episode, or an extra row with is_final=True and "
-            "the final observation. Write the table with all its rows, also those with is_final=True, in their order.",
+            "the final observation, as in files of this package. Write the table with all rows, including rows with "
+            "is_final=True, in their order.",
             path=path,
             row=row,
         )
@@ -343,7 +344,7 @@ def _in_order(
         path, row = table.row_of(error.row)
         raise BadDataError(
             f"Several episodes have the {columns.called(Columns.EPS_ID)} {name_of(error.row)!r}, and their rows are "
-            f"unsorted: this row, t={int(t[error.row])}, neither continues the previous row with this id nor begins an "  # pyright: ignore[reportOptionalSubscript]
+            f"unsorted: this row (t={int(t[error.row])}) neither continues the previous row with this id nor begins an "  # pyright: ignore[reportOptionalSubscript]
             "episode. Give each episode a unique id.",
             path=path,
             row=row,
@@ -507,8 +508,9 @@ def _check_continuity(rows: Rows, index: np.ndarray, table: ForeignTable, column
     remedy = "sort the rows, and write a column t" if rows.t is None else f"write {called} again"
     raise BadDataError(
         f"{called} of this row differs from {obs} of row {next_row:,}, the next row of the episode. In total, "
-        f"{broken:,} of {number:,} rows are followed by a row with a wrong step number or observation. Either "
-        f"{remedy}, or train on single steps without episode ids: offline_data(input_read_schema={'eps_id': ''}).",
+        f"{broken:,} of {number:,} rows do not fit the step number or the observation of their next row. Either "
+        f"{remedy}, or train on single steps without episode ids: "
+        "offline_data(input_read_schema={'eps_id': ''}).",
         path=path,
         row=row,
     )
