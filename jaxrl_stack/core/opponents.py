@@ -130,8 +130,8 @@ class Snapshots:
             raise ValueError(
                 f"Snapshots(size={self.size}, share_of_self_play={self.share_of_self_play}) does not fit the {each} "
                 f"environments of each device (num_envs_per_env_runner={num_envs} on {num_devices} device(s)). "
-                f"The number of environments with self-play, {self.share_of_self_play * each:g}, must be whole, and "
-                f"the number of other environments must be a multiple of size.\nUse {use}"
+                f"On each device, the number of environments with self-play, {self.share_of_self_play * each:g}, must "
+                f"be a whole number, and the number of other environments must be a multiple of size.\nUse {use}"
                 "another size or share_of_self_play."
             )
         return num_self_play, (each - num_self_play) // self.size

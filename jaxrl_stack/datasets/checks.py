@@ -271,7 +271,11 @@ def _converted(part: Any, array: Any, name: str, file_rows: FileRows) -> np.ndar
         first, last = limits_of(dtype)
         odd = any_in_row((array < first) | (array > last))
         wide = np.dtype(part.dtype).itemsize > 4
-        remedy = "Write the column in float32" if wide else "Set the space of the data in config.environment()"
+        remedy = (
+            "Correct the value, or set a float32 Box as the space in config.environment()"
+            if wide
+            else "Set the space of the data in config.environment()"
+        )
         raise file_rows.error(
             f"The column {name} has the value {_shown(array, odd)}, but values of the space {part} are read as "
             f"{dtype}, which holds values from {first} to {last}. {remedy}.",

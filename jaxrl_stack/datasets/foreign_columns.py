@@ -234,8 +234,8 @@ def _spread(name: str, there: Sequence[str], column: str, path: str) -> Any:
         missing = next((n for n in range(min(1, *numbered), max(numbered)) if n not in numbered), None)
         if missing is not None:
             raise BadDataError(
-                f"The columns {sorted(numbered.values())} are the numbered elements of {name}, but number "
-                f"{missing} is missing. Write a column for each element, or one column {name} of lists.",
+                f"The columns {sorted(numbered.values())} are the numbered elements of {name}, but element "
+                f"number {missing} is missing. Write a column for each element, or one column {name} of lists.",
                 path=path,
             )
         return [numbered[number] for number in sorted(numbered)]

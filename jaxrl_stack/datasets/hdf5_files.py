@@ -181,8 +181,9 @@ class MinariReader:
             expected = n + (column == Columns.OBS)
             if rewards.ndim != 1 or any(np.ndim(leaf) < 1 or len(leaf) != expected for leaf in tree_leaves(own)):
                 raise BadDataError(
-                    f"The column {column} of {name} must have {expected:,} entries, because the episode has {n:,} "
-                    "rewards. Write one entry per step to each array, and also the final observation to observations.",
+                    f"The column {column} of the episode {name} must have {expected:,} entries, because the episode "
+                    f"has {n:,} rewards. Write one entry per step to each array. The array observations needs one more "
+                    "entry, the final observation.",
                     path=path,
                 )
         _check_ends(columns, name, path)

@@ -69,7 +69,9 @@ class ParquetFile:
         with damage_of(self.path):
             found = json.loads(self.own_metadata.get(MORE_KEY, b"{}"))
             if not isinstance(found, dict):
-                raise ValueError(f"the JSON text in the file's metadata is a {type(found).__name__} instead of a dict")
+                raise ValueError(
+                    f"the JSON text jaxrl_stack.more in its metadata is a {type(found).__name__} instead of a dict"
+                )
             return found
 
     def rows_of(self, group: int) -> int:

@@ -44,7 +44,7 @@ def unpacked_state(data: bytes) -> dict[str, Any]:
     def spend(container: Any) -> Any:
         left[0] -= _BYTES_OF_CONTAINER + _BYTES_OF_ENTRY * len(container)
         if left[0] < 0:
-            raise ValueError("the episode is refused because it would be many times as large in memory as in the file")
+            raise ValueError("the decoded value would be many times as large in memory as in the file")
         return container
 
     def mapping(found: dict[Any, Any]) -> Any:
@@ -85,8 +85,8 @@ def steps_of_state(state: Mapping[str, Any]) -> Steps:
         lengths = {len(leaf) if np.ndim(leaf) else 0 for leaf in _leaves(own)}
         if lengths != {rows}:
             raise ValueError(
-                f"the arrays in the column {name} have {sorted(lengths)} entries, but {num_steps:,} steps need "
-                f"{rows:,} in each array"
+                f"the arrays in the column {name} have the lengths {sorted(lengths)}, but {num_steps:,} steps need "
+                f"{rows:,} entries in each array"
             )
         if name != Columns.OBS:
             columns[name] = tree_map(lambda x: np.concatenate([x, np.zeros_like(x[:1])]), own)
@@ -114,7 +114,7 @@ def _column(buffer: Any, name: str) -> Any:
     items.
     """
     if not isinstance(buffer, dict) or "data" not in buffer:
-        raise ValueError(f"the entry {name!r} of the episode is not a column, which is a dict with the key 'data'")
+        raise ValueError(f"the entry {name!r} of the episode is not a column (a dict with the key 'data')")
     data, lookback = buffer["data"], buffer.get("lookback", 0)
     if type(lookback) is not int or lookback < 0:
         raise ValueError(

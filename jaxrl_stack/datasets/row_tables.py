@@ -238,7 +238,7 @@ def _check_rows_are_steps(arrays: Sequence[pa.ChunkedArray], name: str, path: st
         raise BadDataError(
             f"The column {name} has lists ({len(first):,} entries in the first row) instead of numbers. If each row "
             "is an episode or a part of an episode, set offline_data(input_read_sample_batches=True). If each row is a "
-            "step, write one number.",
+            "step, write one number per row.",
             path=path,
         )
 

@@ -139,7 +139,7 @@ def returns(**columns):
         ),
         (
             returns(action_dist_inputs=lambda m, b: m.pi(b["obs"][..., :2])),
-            r"failed on a test batch of the module's observation space Box.*TypeError",
+            r"failed on a test batch made from the module's observation space Box.*TypeError",
         ),
         (
             returns(action_dist_inputs=lambda m, b: m.pi(b["obs"]), state_out=lambda m, b: b["obs"]),

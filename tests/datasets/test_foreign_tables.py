@@ -620,7 +620,7 @@ def test_numbers_that_a_dtype_cannot_hold_are_named(tmp_path):
         read(folder, observation_space=IMAGE).read_all()
     wide = gym.spaces.Box(0, 1 << 60, (3,), np.int64)
     made = episodes(observe=lambda rng, n: rng.integers(1 << 40, 1 << 41, (n, 3)))
-    with pytest.raises(BadDataError, match="read as int32, .*Write the column in float32"):
+    with pytest.raises(BadDataError, match="read as int32, .*set a float32 Box"):
         read(parquet(tmp_path, table(rows(made))), observation_space=wide).read_all()
 
 

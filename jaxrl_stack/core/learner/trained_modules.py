@@ -67,12 +67,12 @@ def _answer(function: Callable[..., Any], module_id: str) -> bool:
         answers = {bool(function(module_id, None)) for _ in range(_NUM_CALLS)}
     except Exception as error:
         raise ValueError(
-            f"multi_agent(policies_to_train={name}) raises {type(error).__name__} in the call "
-            f"{name}({module_id!r}, None). {fixed}"
+            f"The function in multi_agent(policies_to_train={name}) raises {type(error).__name__} if it is called with "
+            f"the arguments ({module_id!r}, None). {fixed}"
         ) from error
     if len(answers) > 1:
         raise ValueError(
-            f"multi_agent(policies_to_train={name}) returns both True and False for module {module_id!r}, in "
-            f"repeated calls of {name}({module_id!r}, None). {fixed}"
+            f"The function in multi_agent(policies_to_train={name}) returns both True and False for module "
+            f"{module_id!r} in repeated calls with the arguments ({module_id!r}, None). {fixed}"
         )
     return answers.pop()

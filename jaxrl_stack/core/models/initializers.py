@@ -157,8 +157,8 @@ def _variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: st
     modes, distributions = ("fan_in", "fan_out", "fan_avg"), ("truncated_normal", "normal", "uniform")
     if mode not in modes or distribution not in distributions:
         raise ValueError(
-            f"mode={mode!r}, distribution={distribution!r}: mode must be one of {modes}, and distribution one "
-            f"of {distributions}."
+            f"mode={mode!r}, distribution={distribution!r}: mode must be one of {modes}, and distribution must be "
+            f"one of {distributions}."
         )
 
     def draw(rng: np.random.Generator, shape: Shape) -> np.ndarray:

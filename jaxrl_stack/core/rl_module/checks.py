@@ -146,7 +146,7 @@ class _ForwardCheck:
             hint = remedy(error) or ("" if isinstance(error, AttributeError) else _READ_COLUMNS)
             reason = str(error).split("\n", 1)[0].rstrip(".") if hint else str(error)
             raise ValueError(
-                f"{self.owner}.{method}() failed on a test batch of the module's observation space "
+                f"{self.owner}.{method}() failed on a test batch made from the module's observation space "
                 f"{self.module.observation_space}, with the columns {shapes}: {type(error).__name__}: "
                 f"{reason}{hint and '. '}{hint}"
             ) from error
