@@ -103,8 +103,9 @@ class StepWriter:
             self._format, self._has_infos = form, has_infos
         elif (form, has_infos) != (self._format, self._has_infos):
             raise ValueError(
-                f"The steps have {form.columns}, but earlier steps have {self._format.columns}. Use another "
-                "StepWriter for other columns."
+                f"These steps have the columns {form.columns}, but earlier steps have the columns "
+                f"{self._format.columns} (infos must be in all steps, or in none). Write these steps with another "
+                "StepWriter."
             )
         self._waiting.append(cut_to(steps, self._group_rows))
         if self.num_buffered_rows >= self._group_rows:

@@ -80,7 +80,10 @@ class Steps:
         """
         for name, at in (("start", start), ("stop", stop)):
             if not (at in (0, self.num_rows) or (0 < at < self.num_rows and self.is_final[at - 1])):
-                raise ValueError(f"{name}={at} is within a chunk of an episode. Pass an index from piece_starts().")
+                raise ValueError(
+                    f"{name}={at} is within a chunk of an episode, but rows() cuts only between chunks. Pass a row "
+                    "index from piece_starts()."
+                )
         cut = slice(start, stop)
         columns = {name: jax.tree.map(lambda x: x[cut], own) for name, own in self.columns.items()}
         first, last = (int(self.episode[start]), int(self.episode[stop - 1]) + 1) if start < stop else (0, 0)
@@ -110,7 +113,9 @@ class Steps:
             ValueError: If `parts` is empty.
         """
         if not parts:
-            raise ValueError("There are no steps to concatenate. Give at least one part.")
+            raise ValueError(
+                "Steps.concatenated(parts=[]): there are no steps to concatenate. Pass at least one Steps object."
+            )
         if len(parts) == 1:
             return parts[0]
         names = [name for name in parts[0].columns if all(name in part.columns for part in parts)]

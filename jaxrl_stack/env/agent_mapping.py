@@ -83,9 +83,9 @@ def steps_counted_per_env_step(config: AlgorithmConfig, env: JaxEnv | None) -> i
         return 1
     if not env.everybody_acts:
         raise NotImplementedError(
-            f"multi_agent(count_steps_by={config.count_steps_by!r}) is not supported for {env.name}, which overrides "
-            "acts(), so that agents may skip steps: a compiled program needs a fixed number of agent steps. Leave "
-            "count_steps_by out, or write the environment as a MultiAgentEnv on the host."
+            f"multi_agent(count_steps_by={config.count_steps_by!r}) is not supported for {env.name}: agents may skip "
+            "steps, because the environment overrides acts(), but a compiled program needs a fixed number of agent "
+            "steps. Leave count_steps_by out, or write the environment as a MultiAgentEnv on the host."
         )
     return len(env.possible_agents)
 
@@ -207,9 +207,9 @@ class HostMapping:
             )
         raise MultiAgentEnvError(
             f"{_called(self._function)} returns {policy!r} for the agent {agent!r} of {self._name}, but returned only "
-            f"other policies for this agent when the EnvRunner was built, in the {_TRIED_EPISODES} trial episodes that "
-            "determine the agents of each policy. Choose policies by episode.id_, so that trial episodes show all "
-            "choices, and give agents that share a policy equal spaces."
+            f"other policies for this agent in the {_TRIED_EPISODES} trial episodes that determined the agents of each "
+            "policy when the EnvRunner was built. Choose policies by episode.id_, which differs in all trial episodes, "
+            "and give agents that share a policy equal spaces."
         )
 
 

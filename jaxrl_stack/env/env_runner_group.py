@@ -246,8 +246,8 @@ class EnvRunnerGroup:
                 self._spaces = self._local.get_spaces()
             else:
                 raise ValueError(
-                    "This EnvRunnerGroup has no runner to ask for its spaces. Set env_runners(num_env_runners=1), or "
-                    "pass local_env_runner=True."
+                    "This EnvRunnerGroup has no EnvRunner, so the spaces of its environments are unknown. Set "
+                    "env_runners(num_env_runners=1), or pass local_env_runner=True."
                 )
         assert self._spaces is not None
         return self._spaces
@@ -620,8 +620,8 @@ class EnvRunnerGroup:
             self._num_rounds_without_data = 0
             self.sampling_ids()
             raise TimeoutError(
-                f"{what} No samples came in {num_rounds} rounds in a row: check that the environment's reset() and "
-                "step() return."
+                f"{what} {num_rounds} rounds of sampling calls in a row gave no samples: check that the environment's "
+                "reset() and step() return."
             )
         notice_once(what)
 

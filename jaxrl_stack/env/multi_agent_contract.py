@@ -199,8 +199,8 @@ class AgentsOfEpisode:
         for agent in actions:
             if agent in self.done or agent not in observed:
                 self._refuse(
-                    f"got an action of agent {agent!r}, which has no observation to act on: the newest are those of "
-                    f"{sorted(map(str, observed))}. Give actions of these agents only.",
+                    f"got an action of agent {agent!r}, which has no observation to act on: the newest step has "
+                    f"observations of {sorted(map(str, observed))}. Give actions of these agents only.",
                     self.step + 1,
                 )
 
@@ -220,7 +220,7 @@ class AgentsOfEpisode:
             if possible and agent != ALL and agent not in possible and what != "infos":
                 self._refuse(
                     f"returned {what} of agent {agent!r}, which is not among its possible_agents={list(possible)}. "
-                    "List it there."
+                    "Add it to possible_agents."
                 )
 
     def _fit(self, obs: Mapping[Any, Any]) -> bool:

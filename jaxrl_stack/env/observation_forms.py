@@ -165,8 +165,12 @@ def misfit(space: gym.Space, value: Any, name: str) -> str | None:
             children: Any = space.spaces.items()
         case Tuple():
             if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
-                what = f"a {type(value).__name__} of {len(value)}" if isinstance(value, tuple | list) else shown(value)
-                return f"{name} is {what}. Return a tuple of {len(space.spaces)}, as its space {space} says."
+                what = (
+                    f"a {type(value).__name__} of {len(value)} values"
+                    if isinstance(value, tuple | list)
+                    else shown(value)
+                )
+                return f"{name} is {what}. Return a tuple of {len(space.spaces)} values, as its space {space} has."
             children = enumerate(space.spaces)
         case _:
             return _misfit_of_part(space, value, name)

@@ -180,7 +180,7 @@ def _check_limits(kind: Kind, arrays: list[np.ndarray], dtype: np.dtype) -> None
         if not np.isfinite(width).all():
             raise ValueError(f"high - low must be at most {limits.max}, so choose closer bounds")
         if kind == "log" and any((array < limits.tiny).any() for array in cast):
-            raise ValueError(f"the parameter is {dtype}, so give a log range with low >= {limits.tiny}")
+            raise ValueError(f"the parameter is {dtype}, so give ('log', low, high) with low >= {limits.tiny}")
 
 
 def _integers(key: jax.Array, bounds: np.ndarray) -> jax.Array:

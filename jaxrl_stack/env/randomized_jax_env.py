@@ -212,8 +212,8 @@ def _check_scales(env: JaxEnv, scales: Mapping[str, ParamRange]) -> None:
         if scale.kind == "log" and np.any(value <= 0):
             raise ValueError(
                 f"environment(privileged_params=True) scales {name!r} by its logarithm, but {env.name} has "
-                f"{name}={value}, and this value must be above 0. Change it in env_config, or set "
-                f"randomized_params={{{name!r}: (low, high)}}."
+                f"{name}={value}, and this value must be above 0. Change it in env_config, or draw "
+                f"uniformly: randomized_params={{{name!r}: (low, high)}}."
             )
 
 
@@ -223,7 +223,7 @@ def _check_drawn_scales(draws: _RangeDraws, scales: Mapping[str, ParamRange], gi
         if name in scales and scales[name].kind == "log" and np.any(drawn.values <= 0):
             raise ValueError(
                 f"environment(randomized_params={shown({name: given[name]})}) draws values <= 0, but training scales "
-                f"{name!r} by its logarithm. Draw values above 0, or train with "
+                f"{name!r} by its logarithm. Draw values above 0, or let training draw uniformly: "
                 f"randomized_params={{{name!r}: (low, high)}}."
             )
 
@@ -288,8 +288,8 @@ class _FunctionDraws:
             new = self._new(key, params)
             if jax.tree.structure(new) != jax.tree.structure(params):
                 raise ValueError(
-                    f"{self._called} returned {jax.tree.structure(new)}, but the parameters of {env.name} are "
-                    f"{jax.tree.structure(params)}. Return params.replace(...)."
+                    f"{self._called}: the function returned {jax.tree.structure(new)}, but the parameters of "
+                    f"{env.name} are {jax.tree.structure(params)}. Return params.replace(...)."
                 )
             after = leaves_by_name(new)
             names.extend(name for name in own if after[name] is not own[name])
@@ -298,13 +298,15 @@ class _FunctionDraws:
         of_new = jax.eval_shape(changed, jax.eval_shape(lambda: jax.random.key(0)))
         self.names = tuple(names)
         if not names:
-            raise ValueError(f"{self._called} changes no parameter of {env.name}. Return params.replace(...).")
+            raise ValueError(
+                f"{self._called}: the function changes no parameter of {env.name}. Return params.replace(name=value)."
+            )
         for name, leaf in of_new.items():
             wanted = np.shape(own[name]), self._dtypes[name]
             if leaf.shape != wanted[0] or np.dtype(leaf.dtype).kind != np.dtype(wanted[1]).kind:
                 raise ValueError(
-                    f"{self._called} returned {name}: {leaf.dtype}{list(leaf.shape)}, but {env.name} has "
-                    f"{wanted[1]}{list(wanted[0])}. Return it with this shape and type."
+                    f"{self._called}: the function returned {name}: {leaf.dtype}{list(leaf.shape)}, but {env.name} has "
+                    f"{name}: {wanted[1]}{list(wanted[0])}. Return {name} with this shape and type."
                 )
         for field, derived in derived_fields(params, names).items():
             if field in chosen:

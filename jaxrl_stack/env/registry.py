@@ -289,7 +289,10 @@ def _resolve_name(name: str, context: EnvContext, num_envs: int | None = None) -
         if isinstance(found, type):
             return _resolve_class(found, name, context)
         if f"{module_name}/" == GYMNAX_PREFIX and attribute in _gymnax_ids():
-            raise ValueError(f"environment({name!r}): write {module_name + '/' + attribute!r}, with a slash.")
+            raise ValueError(
+                f"environment({name!r}): gymnax ids have a slash; a colon is for 'module:Class'. Therefore write "
+                f"{module_name + '/' + attribute!r}."
+            )
         # gymnasium's own form: importing the module registers the id after the colon.
         if attribute not in gym.registry:
             raise ValueError(

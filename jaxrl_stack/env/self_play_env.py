@@ -75,9 +75,9 @@ class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
             for seat in seats[1:]:
                 if difference(of_seats[seat], of_seats[first]) is not None or of_seats[seat] != of_seats[first]:
                     raise ValueError(
-                        f"SelfPlayEnv({env.name}): {kind} of the seats {first!r} and {seat!r} are {of_seats[first]} "
-                        f"and {of_seats[seat]}. The hero plays in every seat, so all seats need equal spaces: set "
-                        f"{kind} = dict.fromkeys(possible_agents, space)."
+                        f"SelfPlayEnv({env.name}): {kind} of the game's agents {first!r} and {seat!r} are "
+                        f"{of_seats[first]} and {of_seats[seat]}. Agent {HERO!r} plays as each of the game's agents, "
+                        f"so all need equal spaces: set {kind} = dict.fromkeys(possible_agents, space)."
                     )
         super().__init__(env)
         rivals = (RIVAL,) if len(seats) == 2 else tuple(f"{RIVAL}_{i}" for i in range(1, len(seats)))

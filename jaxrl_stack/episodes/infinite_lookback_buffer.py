@@ -313,8 +313,8 @@ class InfiniteLookbackBuffer:
     def _require_list(self, method: str) -> None:
         if self.finalized:
             raise RuntimeError(
-                f"{method}() needs a list, but this buffer is finalized (has arrays): call unfinalize() first "
-                "(only concat() can append to arrays)"
+                f"{method}() needs a list, but this buffer is finalized (has arrays): call unfinalize() first. To "
+                "append to arrays, call concat()"
             )
 
     def _absolute(self, index: int, neg_index_as_lookback: bool) -> int:

@@ -146,8 +146,8 @@ class MultiAgentEpisode:
         for name, length in {**lengths, "extra_model_outputs": len(outputs)}.items():
             if length != steps:
                 raise ValueError(
-                    f"episode {self.id_} has rewards for {steps} env steps, but {name} for {length}: pass lists with "
-                    "one item per env step, and with one item more for observations and infos"
+                    f"episode {self.id_} has rewards for {steps} env steps, but {name} for {length}: for n env "
+                    "steps, pass n rewards, actions and extra_model_outputs, but n + 1 observations and infos"
                 )
         self.add_env_reset(observations=observations[0], infos=infos[0])
         last = _last_steps(observations, actions, rewards)
@@ -175,8 +175,8 @@ class MultiAgentEpisode:
         if len_lookback_buffer != "auto":
             if not isinstance(len_lookback_buffer, int) or len_lookback_buffer < 0:
                 raise ValueError(
-                    f'len_lookback_buffer={len_lookback_buffer!r} must be "auto" or an int >= 0: the number of first '
-                    "env steps of the data that become look-back"
+                    f'len_lookback_buffer={len_lookback_buffer!r} must be "auto" or an int n >= 0: the first n '
+                    "env steps of the data become the look-back"
                 )
             lookback = min(lookback, len_lookback_buffer)
         for agent, episode in self.agent_episodes.items():
@@ -379,8 +379,8 @@ class MultiAgentEpisode:
         for agent in observations:
             if agent in self.agent_episodes and agent not in actions and agent not in self.hanging:
                 self._refuse(
-                    f"agent {agent!r} has an observation, but did not act since its last one; pass its action, or "
-                    "return its observation only when it is to act"
+                    f"agent {agent!r} has an observation, but did not act since its last observation; pass an action "
+                    "of this agent, or return an observation only if the agent acts next"
                 )
 
     def _add_to(
@@ -599,7 +599,10 @@ class MultiAgentEpisode:
         chosen = list(agent_ids) if isinstance(agent_ids, list | tuple | set | frozenset) else [agent_ids]
         for agent in chosen:
             if agent not in self.agent_episodes:
-                raise KeyError(f"agent {agent!r} is not in this episode, which has {list(self.agent_episodes)}")
+                raise KeyError(
+                    f"agent {agent!r} is not in this episode, which has {list(self.agent_episodes)}; pass one of these "
+                    "agents"
+                )
         return chosen
 
     def _output_names(self, agent: Hashable) -> list[str]:

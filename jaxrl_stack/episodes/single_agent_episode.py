@@ -128,8 +128,8 @@ class SingleAgentEpisode:
             lookback = min(int(len_lookback_buffer), reward_column.len_incl_lookback())
         else:
             raise ValueError(
-                f'len_lookback_buffer={len_lookback_buffer!r} must be "auto" or an int >= 0: the number of first '
-                "steps of the data that become look-back"
+                f'len_lookback_buffer={len_lookback_buffer!r} must be "auto" or an int n >= 0: the first n '
+                "steps of the data become the look-back"
             )
         self.rewards = _column(rewards, lookback)
         self.actions = _column(actions, lookback, action_space)
@@ -314,17 +314,17 @@ class SingleAgentEpisode:
             column = getattr(self, name)
             if (len(column), column.lookback) != (expected, lookback):
                 raise ValueError(
-                    f"episode {self.id_}: {name} have {len(column)} items (lookback {column.lookback}), but {steps} "
-                    f"rewards (lookback {lookback}) need {expected} items and lookback {lookback}: pass {name} of this "
-                    "length and lookback"
+                    f"episode {self.id_}: {name} have {len(column)} items after a lookback of {column.lookback}, but "
+                    f"{steps} rewards after a lookback of {lookback} need {expected} items after a lookback of "
+                    f"{lookback}: pass {name} of this length and lookback"
                 )
         for key, column in self.extra_model_outputs.items():
             # A key may be newer than the look-back, so that its look-back is shorter.
             if len(column) != steps or column.lookback > lookback:
                 raise ValueError(
-                    f"episode {self.id_}: extra model output {key!r} has {len(column)} items (lookback "
-                    f"{column.lookback}), but rewards have {steps} items (lookback {lookback}): pass one item per "
-                    f"reward, with a lookback of at most {lookback}"
+                    f"episode {self.id_}: extra model output {key!r} has {len(column)} items after a lookback "
+                    f"of {column.lookback}, but rewards have {steps} items after a lookback of {lookback}: pass one "
+                    f"item per reward, and a lookback of at most {lookback}"
                 )
         if self.t != self.t_started + steps:
             raise ValueError(
@@ -408,7 +408,10 @@ class SingleAgentEpisode:
             KeyError: if the column does not exist.
         """
         if key not in self.extra_model_outputs:
-            raise KeyError(f"no extra model output {key!r}; the episode has {sorted(self.extra_model_outputs)}")
+            raise KeyError(
+                f"no extra model output {key!r}: this episode has {sorted(self.extra_model_outputs)}; pass one of "
+                "these keys"
+            )
         return self.extra_model_outputs[key].get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
 
     def set_observations(

@@ -97,7 +97,9 @@ def test_what_a_late_runner_leaves_open_is_sampled_by_the_others(group):
 def test_runners_that_never_answer_in_time_are_an_error_that_names_the_setting(group, monkeypatch):
     monkeypatch.setattr(group, "config", toy_config().env_runners(sample_timeout_s=0.05))
     group.foreach_env_runner(lambda runner: setattr(runner, "slow", 0.2))
-    with pytest.raises(TimeoutError, match=r"sample_timeout_s=0.05.*num_envs_per_env_runner=1.*3 rounds in a row"):
+    with pytest.raises(
+        TimeoutError, match=r"sample_timeout_s=0.05.*num_envs_per_env_runner=1.*3 rounds of sampling calls in a row"
+    ):
         sample_blocks(group, 2, num_steps=1, timeout_seconds=0.05)
     assert MAX_ROUNDS_WITHOUT_DATA == 3
     group.foreach_env_runner("ping")  # Waits until the late ones are through.

@@ -155,7 +155,7 @@ def test_integers_are_drawn_up_to_the_limits_of_their_dtype():
         ((0, 2**31), np.int32(3), "from -2147483648 to 2147483647"),
         ((0.0, 1e300), 1.0, "the parameter is float32, so give numbers from -3.40"),
         ((-3e38, 3e38), 1.0, "high - low must be at most 3.40"),
-        (("log", 1e-50, 1.0), 1.0, "a log range with low >= 1.17"),
+        (("log", 1e-50, 1.0), 1.0, r"give \('log', low, high\) with low >= 1.17"),
     ],
 )
 def test_numbers_that_a_dtype_does_not_hold_are_refused(given, like, words):

@@ -92,7 +92,10 @@ def test_the_contract_of_environments_is_kept():
 @pytest.mark.parametrize(
     ("game", "message"),
     [
-        (lambda: Uneven(), r"action_spaces of the seats 0 and 1 are Discrete\(5\) and Discrete\(4\).*equal spaces"),
+        (
+            lambda: Uneven(),
+            r"action_spaces of the game's agents 0 and 1 are Discrete\(5\) and Discrete\(4\).*equal spaces",
+        ),
         (lambda: Numbers({"num_players": 1}), "has one agent"),
         (lambda: GymnaxEnv("CartPole-v1"), "is no game of several agents. Pass a MultiAgentJaxEnv"),
     ],

@@ -48,7 +48,7 @@ class SuiteEnv(AutoResetJaxEnv):
             hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
             raise ValueError(
                 f"{self.suite()} has no environment {env_id!r}. {hint}"
-                f"`jaxrl list --envs {self.prefix}` prints all {len(known)}."
+                f"`jaxrl list --envs {self.prefix}` prints all {len(known)} names."
             )
         self.env_id = env_id
         try:
