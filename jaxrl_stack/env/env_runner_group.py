@@ -247,7 +247,7 @@ class EnvRunnerGroup:
             else:
                 raise ValueError(
                     "This EnvRunnerGroup has no EnvRunner, so the spaces of its environments are unknown. Set "
-                    "env_runners(num_env_runners=1), or pass local_env_runner=True."
+                    "env_runners(num_env_runners=1), or EnvRunnerGroup(local_env_runner=True)."
                 )
         assert self._spaces is not None
         return self._spaces

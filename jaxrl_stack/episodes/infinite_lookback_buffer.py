@@ -398,8 +398,8 @@ class InfiniteLookbackBuffer:
             new = np.asarray(new)
             if new.shape != leaf[where].shape:
                 raise ValueError(
-                    f"new_data has a leaf of shape {new.shape}, but the buffer stores shape {leaf[where].shape}: pass "
-                    "data of the stored shape"
+                    f"new_data has a leaf of shape {new.shape}, but the items to replace have shape "
+                    f"{leaf[where].shape}: pass data of this shape"
                 )
             cast = nested.cast_lossless(new, leaf.dtype)
             if cast is None:

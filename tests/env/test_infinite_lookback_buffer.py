@@ -155,7 +155,7 @@ def test_set_on_arrays_checks_shape_dtype_and_structure():
     assert buffer.data["a"].dtype == np.float32 and buffer.data["b"][1] == 255
     assert not data["b"].any(), "arrays that were passed in are copied before the first write"
     for new, message in [
-        ({"a": np.zeros(3), "b": 0}, r"shape \(3,\), but the buffer stores shape \(2,\)"),
+        ({"a": np.zeros(3), "b": 0}, r"shape \(3,\), but the items to replace have shape \(2,\)"),
         ({"a": np.ones(2), "b": 256}, "uint8 cannot"),
         ({"a": np.ones(2), "b": 0.5}, "uint8 cannot"),
         ({"a": np.ones(2)}, "keys"),
@@ -163,7 +163,7 @@ def test_set_on_arrays_checks_shape_dtype_and_structure():
         with pytest.raises(ValueError, match=message):
             buffer.set(new, at_indices=1)
     assert not buffer.data["a"][2].any()
-    with pytest.raises(ValueError, match=r"shape \(1, 1\), but the buffer stores shape \(1, 2\)"):
+    with pytest.raises(ValueError, match=r"shape \(1, 1\), but the items to replace have shape \(1, 2\)"):
         buffer.set({"a": np.ones((1, 1)), "b": np.ones(1)}, at_indices=[0])
 
 
