@@ -208,8 +208,8 @@ class HostMapping:
         raise MultiAgentEnvError(
             f"{_called(self._function)} returns {policy!r} for the agent {agent!r} of {self._name}, but returned only "
             f"other policies for this agent in the {_TRIED_EPISODES} trial episodes that determined the agents of each "
-            "policy when the EnvRunner was built. Choose policies by episode.id_, which differs in all trial episodes, "
-            "and give agents that share a policy equal spaces."
+            "policy when the EnvRunner was built. Choose policies by episode.id_, which is different in each trial "
+            "episode, so that these episodes show all choices. Give agents that share a policy equal spaces."
         )
 
 

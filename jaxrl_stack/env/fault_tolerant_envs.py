@@ -219,9 +219,9 @@ class FaultTolerantEnvs:
         if not _fits(self._form, form):
             vector.close()
             raise ValueError(
-                f"EnvRunner {self.worker_index}.make_env(): the number of environments, the observation space "
-                f"and the action space changed to {form}, but module, connectors and learners were made for "
-                f"{self._form}. Keep all three (pad observations, for example), or build another algorithm."
+                f"EnvRunner {self.worker_index}.make_env(): (number of environments, observation space, action space) "
+                f"changed to {form}, but module, connectors and learners were made for {self._form}. Keep all three "
+                "(pad observations, for example), or build another algorithm."
             )
         if self._is_replayable:
             self._make_replayable(vector)

@@ -149,8 +149,9 @@ class HostEnvRunner(EnvRunner):
         elif spaces is None:
             raise ValueError(
                 f"{type(self).__name__}(worker_index={worker_index}) creates no environments, because "
-                f"{self.num_workers} actors create them; spaces= is missing. Pass spaces=runner.get_spaces() of an "
-                "EnvRunner with environments, or set env_runners(create_env_on_local_worker=True)."
+                f"{self.num_workers} actors create them. It therefore needs the argument spaces=, which is missing. "
+                "Pass spaces=runner.get_spaces() of an EnvRunner with environments, or set "
+                "env_runners(create_env_on_local_worker=True)."
             )
         self.make_module()
         if self._envs.replayable is not None:

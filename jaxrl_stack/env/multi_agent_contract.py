@@ -199,8 +199,9 @@ class AgentsOfEpisode:
         for agent in actions:
             if agent in self.done or agent not in observed:
                 self._refuse(
-                    f"got an action of agent {agent!r}, which has no observation to act on: the newest step has "
-                    f"observations of {sorted(map(str, observed))}. Give actions of these agents only.",
+                    f"got an action of agent {agent!r}, which has no observation to act on, or has ended: the newest "
+                    f"observations are of the agents {sorted(map(str, observed))}. Give actions only of these agents, "
+                    "except agents that have ended.",
                     self.step + 1,
                 )
 

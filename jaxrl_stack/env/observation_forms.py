@@ -170,7 +170,10 @@ def misfit(space: gym.Space, value: Any, name: str) -> str | None:
                     if isinstance(value, tuple | list)
                     else shown(value)
                 )
-                return f"{name} is {what}. Return a tuple of {len(space.spaces)} values, as its space {space} has."
+                return (
+                    f"{name} is {what}. Return a tuple of {len(space.spaces)} values, one for each part of its space "
+                    f"{space}."
+                )
             children = enumerate(space.spaces)
         case _:
             return _misfit_of_part(space, value, name)

@@ -290,7 +290,7 @@ def _resolve_name(name: str, context: EnvContext, num_envs: int | None = None) -
             return _resolve_class(found, name, context)
         if f"{module_name}/" == GYMNAX_PREFIX and attribute in _gymnax_ids():
             raise ValueError(
-                f"environment({name!r}): gymnax ids have a slash; a colon is for 'module:Class'. Therefore write "
+                f"environment({name!r}): names of gymnax environments have a slash, not a colon. Therefore write "
                 f"{module_name + '/' + attribute!r}."
             )
         # gymnasium's own form: importing the module registers the id after the colon.

@@ -600,8 +600,8 @@ class MultiAgentEpisode:
         for agent in chosen:
             if agent not in self.agent_episodes:
                 raise KeyError(
-                    f"agent {agent!r} is not in this episode, which has {list(self.agent_episodes)}; pass one of these "
-                    "agents"
+                    f"agent {agent!r} is not in this episode, which has the agents {list(self.agent_episodes)}; pass "
+                    "only these agents"
                 )
         return chosen
 

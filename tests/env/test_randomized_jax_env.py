@@ -307,7 +307,7 @@ def test_a_function_draws_what_it_replaces():
         (
             Gain,
             lambda key, params: {**params, "gain": jnp.ones(2)},
-            r"returned gain: float32\[2\], but Gain has float32\[\]",
+            r"returned gain: float32\[2\], but Gain has gain: float32\[\]",
         ),
     ],
 )
