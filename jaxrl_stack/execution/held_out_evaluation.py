@@ -47,15 +47,15 @@ class HeldOutRows:
         method = f"{type(driver.step).__name__}.held_out_rows()"
         if not isinstance(rows, Experience) or not rows.is_rows:
             raise TypeError(
-                f"{method} returned {type(rows).__name__}, not an Experience of rows. Return "
-                f"Experience.of_rows({{module_id: {{column: array of rows}}}}) in every call; or return None in every "
-                f"call, for no evaluation on data."
+                f"{method} returned {type(rows).__name__}, but has to return a batch of recorded rows. Return "
+                "Experience.of_rows({module_id: {column: array [N, ...]}}) in every call, or return None in every call "
+                "for no evaluation on data."
             )
         num_rows = {mid: num_rows_of(columns) for mid, columns in rows.modules.items()}
         if not num_rows or not all(num_rows.values()):
             raise ValueError(
-                f"{method} returned {num_rows} rows, by module. Return at least one row for each module in the result, "
-                "or None for no evaluation on data."
+                f"{method} returned too few rows: {num_rows} (rows per module). Return at least one row for each "
+                "module in the result, or None for no evaluation on data."
             )
         unknown = sorted(num_rows.keys() - set(driver.module_ids))
         if unknown:

@@ -93,8 +93,9 @@ class JoinedDrivers(JoinedLearners):
     def _restart(self, lost: Exception) -> NoReturn:
         self._kill()
         raise RuntimeError(
-            f"A learner actor was lost, and the others were stopped, as they cannot continue without its environments. "
-            f"Continue from the last checkpoint: Algorithm.from_checkpoint(path). Reason: {lost.__cause__}"
+            "A learner actor was lost, and all other learner actors were stopped, because they cannot continue without "
+            "the lost actor's environments. Continue from the last checkpoint: Algorithm.from_checkpoint(path). "
+            f"Reason: {lost.__cause__}"
         ) from lost.__cause__
 
     def _remember(self, state: dict[str, Any], num_sent: int) -> None:

@@ -372,10 +372,10 @@ class OfflineStep(TrainingStep):
         if own["path"] != here:
             if self.config.keep_resident is None:
                 raise ValueError(
-                    f"The data is {here} now, but was {own['path']} in the saved run ('resident': on the devices, "
-                    f"'streamed': read from files), so the order of steps differs. Set "
-                    f"offline_data(keep_resident={own['path'] == RESIDENT}) to continue the saved pass, or "
-                    f"keep_resident={own['path'] != RESIDENT} to start a new pass."
+                    f"The data is {here} now, but was {own['path']} in the saved run, so the order of steps differs "
+                    "(resident: kept on the devices; streamed: read from files). Set "
+                    f"offline_data(keep_resident={own['path'] == RESIDENT}) to continue the saved pass over the data, "
+                    f"or keep_resident={own['path'] != RESIDENT} to start a new pass."
                 )
             logger.warning("Training continues with a new pass: the data is %s now, and was %s.", here, own["path"])
             return

@@ -43,9 +43,9 @@ class RecordedStart:
     def __init__(self, config: Any, spaces: tuple[gym.Space, gym.Space], module: RLModule | None, what: DrawForm):
         if what.declared:
             raise ValueError(
-                f"columns_from_acting of the Learner, RLModule or a learner connector names {list(what.declared)}, but "
-                "the recorded steps of offline_data(input_=...) enter the replay buffer without these columns. Leave "
-                "input_ out, or compute the columns from observations in a learner connector."
+                f"columns_from_acting (of the Learner, RLModule and learner connectors) declares the columns "
+                f"{list(what.declared)}, but recorded steps are added to the replay buffer without these columns. "
+                "Leave out offline_data(input_=...), or compute the columns from observations in a learner connector."
             )
         if what.extra_columns:
             raise ValueError(
@@ -77,8 +77,9 @@ class RecordedStart:
         steps = _last(Steps.concatenated(inputs), capacity)
         if steps.num_steps < num_columns:
             raise ValueError(
-                f"offline_data(input_={self._data.path!r}) has {steps.num_steps} steps, fewer than the replay buffer's "
-                f"{num_columns} environments. Use more data, or lower num_envs_per_env_runner."
+                f"offline_data(input_={self._data.path!r}) has {steps.num_steps} steps, but the replay buffer "
+                f"needs at least one step for each of its {num_columns} environments. Use more data, or lower "
+                "num_envs_per_env_runner."
             )
         logger.info("The replay buffer starts with %d recorded steps.", steps.num_steps // num_columns * num_columns)
         return blocks_of(steps, num_columns, longest=min(_LONGEST_BLOCK, max(1, capacity // num_columns)))

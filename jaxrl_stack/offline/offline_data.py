@@ -130,7 +130,7 @@ class OfflineData:
         if config.input_ in ("sampler", None, [], {}):
             raise ValueError(
                 f"{config.algo_class.__name__} trains on recorded data, but offline_data(input_={config.input_!r}) "
-                f"names none: set a path, a list of paths, or {{path: weight}}."
+                "names no data. Set input_ to a path, a list of paths, or {path: weight}."
             )
         if config.input_read_method != "read_parquet" and not self._has_sample_batches():
             return read_with_ray(config)

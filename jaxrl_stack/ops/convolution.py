@@ -36,8 +36,9 @@ def convolve(images: jax.Array, kernel: jax.Array, stride: tuple[int, int], marg
     padded = [n + sum(around) for n, around in zip(images.shape[1:3], margins, strict=True)]
     if any(k > n for k, n in zip(kernel.shape[:2], padded, strict=True)):
         raise ValueError(
-            f"convolve: a kernel of {list(kernel.shape[:2])} does not fit into images of {list(images.shape[1:3])} "
-            f"pixels, {padded} with margins={margins}. Use a smaller kernel or wider margins."
+            f"convolve: a kernel of {list(kernel.shape[:2])} pixels does not fit into images of "
+            f"{list(images.shape[1:3])} pixels, which have {padded} pixels with margins={margins}. Use a smaller "
+            "kernel or wider margins."
         )
     return _plain(images, kernel, stride, margins)
 

@@ -245,8 +245,9 @@ def behavior_log_probs(columns: Mapping[str, Any]) -> np.ndarray:
             return np.log(np.asarray(columns[Columns.ACTION_PROB], np.float32))
     raise ValueError(
         f"The data has the columns {sorted(columns)} and no {Columns.ACTION_LOGP!r}, which probability ratios need. "
-        f"If it has another name, set offline_data(input_read_schema={{{Columns.ACTION_LOGP!r}: '...'}}); else record "
-        "it with `jaxrl record CHECKPOINT --explore`, or set methods=('dm',)."
+        "If the data has this column under another name, set offline_data(input_read_schema="
+        f"{{{Columns.ACTION_LOGP!r}: 'name in the data'}}); otherwise record this column with `jaxrl record CHECKPOINT "
+        "--explore`, or set methods=('dm',)."
     )
 
 

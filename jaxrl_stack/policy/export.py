@@ -172,7 +172,8 @@ def _state_rows(initial_state: Callable[[int], Any]) -> list[_StateRow]:
         if a.shape[1:] != b.shape[1:] or not all(np.array_equal(leaf[:1], leaf[i : i + 1]) for i in range(3)):
             raise ValueError(
                 f"The initial state {leaf.dtype}{list(leaf.shape)} of a connector differs between the environments of "
-                "a batch, but an exported policy has one initial state. Return equal rows from init() and rebatch()."
+                "a batch, but an exported policy stores one row for all environments. Return equal rows from the "
+                "connector's init() and rebatch()."
             )
         rows.append(_StateRow(leaf[:1], True))
     return rows
@@ -192,7 +193,10 @@ def _checked_target(path: str | os.PathLike[str]) -> Path:
     target = Path(path).absolute()
     is_export = (target / DESCRIPTION_FILE).is_file()
     if target.exists() and not is_export and (not target.is_dir() or any(target.iterdir())):
-        raise ValueError(f"{target} exists and is no exported policy. Choose another path.")
+        raise ValueError(
+            f"{target} exists and is no exported policy. Choose another path: export() overwrites only "
+            "exported policies."
+        )
     return target
 
 
@@ -289,8 +293,12 @@ class ExportedPolicy(Acting[ExportedState]):
             takes, remedy = "1 or more environments", "Pass at least one observation."
             if self.batch_size is not None:
                 takes = f"exactly {self.batch_size} environment(s)"
-                remedy = "For any number of them, export it again: policy.export(path, batch_size=None)."
-            raise ValueError(f"This exported policy acts for {takes} at a time, got {num_envs}. {remedy}")
+                remedy = (
+                    "For any number of environments, export the policy again: policy.export(path, batch_size=None)."
+                )
+            raise ValueError(
+                f"This exported policy acts for {takes} at a time, got {num_envs} environment(s). {remedy}"
+            )
 
 
 def load_exported(path: str | os.PathLike[str]) -> ExportedPolicy:
@@ -360,8 +368,8 @@ def _check_sizes(about: Mapping[str, Any], arrays: Path) -> None:
     entries = sum(num_described_entries(about[name]) for name in ("observation_space", "action_space"))
     if entries > MAX_SPACE_ELEMENTS:
         raise ValueError(
-            f"the spaces have {entries:,} entries (in {DESCRIPTION_FILE}), "
-            f"more than the maximum of {MAX_SPACE_ELEMENTS:,}"
+            f"the arrays of the spaces in {DESCRIPTION_FILE} have {entries:,} entries in total, more than the maximum "
+            f"of {MAX_SPACE_ELEMENTS:,}"
         )
     with zipfile.ZipFile(arrays) as stored:
         packed = [info.filename for info in stored.infolist() if info.compress_type != zipfile.ZIP_STORED]
@@ -385,7 +393,9 @@ def _check_arguments(program: jax_export.Exported, weights: list, state: list, i
             for array, row, (shape, dtype) in zip(given, map(int, batched), expected, strict=True)
         )
         if not fits:
-            raise ValueError(f"the {name} do not match the program's arguments in number, shape or dtype")
+            raise ValueError(
+                f"the stored {name} do not match the arguments of {PROGRAM_FILE} in number, shape or dtype"
+            )
 
 
 def _array(stored: Any, name: str, leaf: Mapping[str, Any]) -> np.ndarray:

@@ -152,8 +152,8 @@ def _table(
     shapes = [np.shape(x)[1:] for x in jax.tree.leaves(columns[Columns.OBS])]
     if any(len(shape) > 1 for shape in shapes):
         raise ValueError(
-            f"'dm' and 'dr' need vector observations, but these have the shapes {shapes}. Estimate methods=('is', "
-            "'pdis', 'wis')."
+            f"'dm' and 'dr' need vector observations, but the recorded observations have the shapes {shapes}. Set "
+            "methods=('is', 'pdis', 'wis')."
         )
     observations = np.asarray(flatten_observation(observation_space, columns[Columns.OBS], 1))
     mean, std = observations[rows].mean(axis=0), observations[rows].std(axis=0)

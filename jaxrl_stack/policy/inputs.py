@@ -159,7 +159,7 @@ class Acting(abc.ABC, Generic[State]):
         if self._host_connectors:
             raise ValueError(
                 f"The observation has no key {missing!r}. Add it: the host connectors {self._host_connectors} of this "
-                f"policy may read every key."
+                "policy (connectors that override `__call__`) may read every key."
             )
         given = _as_arrays_of_given_keys(self.observation_space, observations)
         leaves = jax.tree.leaves(given)
@@ -399,8 +399,8 @@ def checked_rows(name: str, values: Any, num_envs: int, dtype: Any) -> np.ndarra
     if array.shape != (num_envs,) or array.dtype.kind not in kinds:
         what = "bools" if dtype is bool else "numbers"
         raise ValueError(
-            f"{name} is {array.dtype.name}{list(array.shape)}; {num_envs} observation(s) need {what} of shape "
-            f"[{num_envs}]."
+            f"{name} is {array.dtype.name}{list(array.shape)}, but {num_envs} observation(s) need {what} of shape "
+            f"[{num_envs}]. Pass one value per observation."
         )
     return array.astype(dtype)
 

@@ -209,9 +209,10 @@ class Policy(Acting[PolicyState], Checkpointable):
         """
         if self._host_connectors:
             raise ValueError(
-                f"where_rows() cannot keep the state of rows that did not act: the host connectors "
-                f"{self._host_connectors} change episodes in place. Write them as pure functions (`init` and `apply`), "
-                "or pass compute_actions() only the rows that act."
+                "where_rows() cannot return the earlier state of batch rows that did not act, because the host "
+                f"connectors {self._host_connectors} (which override `__call__`) change episodes in place. Write these "
+                "connectors as pure functions (`init` and `apply`), or pass only the rows that act to "
+                "compute_actions()."
             )
         return self._program.step.where_rows(jnp.asarray(acts), after, before)
 
@@ -223,7 +224,8 @@ class Policy(Acting[PolicyState], Checkpointable):
         if program.has_host_connectors:
             if episodes is None:
                 raise ValueError(
-                    "This state was not made by a policy with host connectors. Start with state=None or "
+                    "This state was not made by a policy with host connectors (which override `__call__`): it has no "
+                    "episodes, which the connectors of this policy need. Start with state=None or "
                     "policy.initial_state(num_envs)."
                 )
             running = episodes.extended(given.observations, given.prev_rewards, given.reset)
@@ -540,9 +542,9 @@ class Policy(Acting[PolicyState], Checkpointable):
         on_host = self._program.env_to_module.host_connectors
         if on_host:
             raise ValueError(
-                f"Connectors {list(on_host)} override `__call__`: they are Python code on episodes, which an exported "
-                "policy cannot hold. Write them as pure functions (`init` and `apply`), or serve the policy without "
-                "export."
+                f"The connectors {list(on_host)} override `__call__` with Python code that processes episodes, but an "
+                "exported policy contains only compiled code. Write these connectors as pure functions (`init` and "
+                "`apply`), or serve the policy without export."
             )
         arrays, program = self._arrays, self._program
 
@@ -649,7 +651,9 @@ def _merged(fixed: Any, traced: Any, what: str) -> dict[str, dict[str, Any]]:
     """
     parts = (fixed, traced)
     if not all(isinstance(p, dict) and all(isinstance(own, dict) for own in p.values()) for p in parts):
-        raise ValueError(f"{what} is damaged: its settings are not a dict {{module_id: {{name: value}}}}.")
+        raise ValueError(
+            f"{what} is damaged: its settings are not a dict {{module_id: {{name: value}}}}. Load another checkpoint."
+        )
     return {mid: {**fixed.get(mid, {}), **traced.get(mid, {})} for mid in {**fixed, **traced}}
 
 

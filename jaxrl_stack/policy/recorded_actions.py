@@ -106,8 +106,8 @@ def _check_acting(module: RLModule, acting: ActingBy) -> None:
         )
     if not acting.explore and not is_countable(space):
         raise ValueError(
-            f"explore=False: a greedy policy over {space} has no probability densities, so there are no ratios. Set "
-            "explore=True to estimate the policy that draws its actions."
+            f"explore=False: a greedy policy over {space} has no probability densities, which probability "
+            "ratios need. Set explore=True to estimate the policy that draws its actions."
         )
 
 
@@ -153,9 +153,9 @@ def _outputs(module: RLModule, batch: dict[str, Any], acting: ActingBy) -> dict[
     if Columns.ACTION_DIST_INPUTS in outputs or (not acting.explore and Columns.ACTIONS in outputs):
         return outputs
     raise ValueError(
-        f"{type(module).__name__} draws its exploring actions without {Columns.ACTION_DIST_INPUTS!r}, so their "
-        "probabilities are unknown. Estimate its greedy policy: explore=False, with epsilon_greedy=... if random "
-        "actions are mixed in."
+        f"{type(module).__name__} draws its exploring actions without {Columns.ACTION_DIST_INPUTS!r}, so the "
+        "probabilities of these actions are unknown. Estimate the greedy policy with explore=False. If the policy "
+        "takes random actions with probability p, also set epsilon_greedy=p."
     )
 
 

@@ -71,8 +71,8 @@ def whole_episodes(steps: Steps) -> RecordedEpisodes:
     if missing:
         raise ValueError(
             f"The data has the columns {sorted(steps.columns)} and no {sorted(missing)}, which whole episodes need. "
-            f"If they have other names, set offline_data(input_read_schema={{{min(missing)!r}: '...'}}); else record "
-            f"them."
+            f"If the data has them under other names, set offline_data(input_read_schema={{{min(missing)!r}: 'name in "
+            "the data'}); otherwise record these columns."
         )
     rows = np.flatnonzero(~steps.is_final)
     _, episode = np.unique(_episode_numbers(steps)[rows], return_inverse=True)

@@ -121,7 +121,10 @@ class DeviceReplay:
                 f"environments, but n_step={self.n_step!r} needs {high}. Raise the capacity or use fewer environments."
             )
         if self.capacity > 2**30:
-            raise ValueError(f"capacity={self.capacity} is above 2**30 on one device: lower it or use more devices.")
+            raise ValueError(
+                f"capacity={self.capacity} (env steps per device) is above the maximum of 2**30. Lower the capacity, "
+                "or use more devices."
+            )
         if self.alpha is not None and not 0 <= self.alpha < math.inf:
             raise ValueError(f"alpha={self.alpha!r} must be a number >= 0, or None for uniform draws.")
         slots = self.num_final_obs
@@ -134,7 +137,7 @@ class DeviceReplay:
         if isinstance(self.extra_columns, str) or taken:
             without = f" without the reserved names {sorted(taken)}" if taken else ""
             raise ValueError(
-                f"extra_columns={self.extra_columns!r} must be a tuple of names{without}. Pass, for example, "
+                f"extra_columns={self.extra_columns!r} must be a tuple of column names{without}. Pass, for example, "
                 "extra_columns=('action_logp',)."
             )
 

@@ -92,7 +92,7 @@ class EpisodeReplayBuffer(Checkpointable):
         self.batch_length_T = _at_least(1, "batch_length_T", batch_length_T)
         self._window = _at_least(1, "metrics_num_episodes_for_smoothing", metrics_num_episodes_for_smoothing)
         if isinstance(extra_columns, str):
-            raise ValueError(f"extra_columns={extra_columns!r} must be a list of names, or None for all.")
+            raise ValueError(f"extra_columns={extra_columns!r} must be a list of column names, or None for all.")
         self.observation_space = observation_space
         self.action_space = action_space
         self._extra_columns = None if extra_columns is None else frozenset(extra_columns)
@@ -1003,6 +1003,7 @@ def _check_not_torn(found: Segments) -> None:
         segment = int(np.flatnonzero(torn)[0])
         env, t = int(found.env[segment]), int(found.stop[segment]) - 1
         raise ValueError(
-            f"The block resets environment {env} at time step {t + 1} (loss_mask is False), but its episode did not "
-            f"end at time step {t}. If the episode was cut, set truncateds[{t}, {env}] = True."
+            f"add_block() got a block (T steps of B environments) that resets environment {env} at time step {t + 1} "
+            f"(loss_mask is False), but the environment's episode did not end at time step {t}. If the episode was "
+            f"cut, set truncateds[{t}, {env}] = True."
         )

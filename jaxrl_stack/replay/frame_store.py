@@ -486,8 +486,8 @@ class StoredFrames:
                 _check_columns(name, value, size)
         if sum(sizes) != num_used or any(_form(part) != _form(parts[0]) for part in parts):
             raise ValueError(
-                f"The saved replay buffer is damaged: its parts have different columns, shapes or dtypes, or do not "
-                f"have {num_used} rows in total. Restore another checkpoint."
+                "The saved replay buffer is damaged: it stores its rows in several parts, which differ in columns, "
+                f"shapes or dtypes, or do not have {num_used} rows in total. Restore another checkpoint."
             )
         _require_memory(parts[0]["columns"], parts[0]["extras"], bookkeeping, num_rows - num_used)
         return cls(capacity, num_frames, num_rows, earlier, free, parts, links)
@@ -606,7 +606,10 @@ def _check_columns(name: str, value: Any, size: int) -> None:
             )
         if leaf.ndim < 1 or len(leaf) != size or (name in _DTYPES and leaf.ndim != 1):
             wanted = f"({size},)" if name in _DTYPES else f"({size}, ...)"
-            raise ValueError(f"The column {name!r} must have the shape {wanted}, not {leaf.shape}. Correct the array.")
+            raise ValueError(
+                f"The column {name!r} for the replay buffer must have the shape {wanted}, not {leaf.shape}. Correct "
+                "the array of this column."
+            )
 
 
 def _fitted(name: str, stored: Any, value: Any, size: int | None = None) -> Any:
@@ -633,8 +636,8 @@ def _fitted(name: str, stored: Any, value: Any, size: int | None = None) -> Any:
             )
         if new.shape[1:] != stored.shape[1:]:
             raise ValueError(
-                f"The column {name!r} has items of shape {new.shape[1:]}, but those in the replay buffer have shape "
-                f"{stored.shape[1:]}. Add only data of that shape."
+                f"The column {name!r} has items of shape {new.shape[1:]} in the new data, but of shape "
+                f"{stored.shape[1:]} in the replay buffer. Add only items of shape {stored.shape[1:]}."
             )
         if new.dtype == stored.dtype:
             return new

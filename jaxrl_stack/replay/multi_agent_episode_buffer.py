@@ -424,8 +424,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         lacking = [module_id for module_id in modules if module_id not in starts]
         if lacking:
             raise ValueError(
-                f"add_block(starts=...) lacks the modules {lacking}. Add for each of them a bool array [R], one entry "
-                "per row of its columns [T, R, ...]: True if the row's first valid step begins an episode."
+                f"add_block(starts=...) lacks the modules {lacking}. Add for each of these modules a bool array [R], "
+                "one entry per row of the module's columns [T, R, ...]: True if the row's first valid step "
+                "begins an episode."
             )
         counts = np.asarray(times.counts, bool)
         num_envs, size = counts.shape[1], int(np.count_nonzero(counts))

@@ -191,7 +191,7 @@ class Inspection:
         n = self._num_rows if n is None else n
         if n > self._num_rows:
             raise ValueError(
-                f"rows(n={n}): each minibatch has recorded only {self._num_rows} rows. "
+                f"rows(n={n}): only {self._num_rows} rows of each minibatch were recorded. "
                 f"Use inspect(..., num_rows={n}).rows(n={n})."
             )
         largest: dict[Any, Mapping[str, Any]] = {}
@@ -390,8 +390,8 @@ def inspect_run(
     """Inspects an iteration of a run; see `Run.inspect`."""
     if (num_members := run.origin.get("num_members") or 1) > 1:
         raise ValueError(
-            f"{run.folder or run.name}: is one of {num_members} members of a population, so its numbers are not "
-            "bit-identical to the numbers of a separate run. Train the member separately, with "
+            f"{run.folder or run.name}: is one of {num_members} members of a population. It cannot be inspected, "
+            "because a separate run does not reproduce its results bit for bit. Train the member separately, with "
             "config.debugging(seed=...), and inspect that run."
         )
     replay = Replay(run, config=config, allow=allow)

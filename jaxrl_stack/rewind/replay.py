@@ -217,7 +217,8 @@ class Replay(BaseReplay[Algorithm, Timeline]):
             if changed:
                 raise NotRecomputableError(
                     f"{self.timeline.directory}: {changed[0].call}() at iteration {changed[0].iteration} has changed "
-                    f"the modules, and no checkpoint was stored before. Pass the run's config: --config-file PATH."
+                    "the modules before the run stored its first checkpoint, so the config with which the run began "
+                    "is unknown. Pass this config: --config-file PATH."
                 )
         replaced, original = self._replaced(config)
         origin = self.timeline.origin
@@ -285,8 +286,8 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         what = f"{command.path}: {command.call}({str(path)!r}) cannot be repeated, because the checkpoint"
         if command.reason is not None or not path.is_dir():
             raise NotRecomputableError(
-                f"{what} is not a folder on this machine. Restore the folder, or choose an iteration at or after the "
-                f"run's next stored checkpoint."
+                f"{what} is not a folder on this machine. Restore the folder, or recompute an iteration at or after "
+                "the first checkpoint that the run stored after this call."
             )
         if checkpoint_checksum(path) != arguments["checksum"]:
             raise NotRecomputableError(f"{what} has changed since the run loaded it. Restore its files from a copy.")

@@ -221,7 +221,7 @@ def test_a_place_in_other_data_is_refused_and_the_other_path_unless_it_is_asked_
     monkeypatch.setattr(Given, "dataset", InMemory(PARTS[:1]))
     smaller = config(keep_resident=resident).build_algo()
     with pytest.raises(
-        ValueError, match=r"offline_data\(input_=...\)( has 5|\. Use the data).*component='learner_group'"
+        ValueError, match=r"offline_data\(input_=...\)( has 5| has no such position).*component='learner_group'"
     ):
         smaller.restore_from_path(path)
     for own in (other, smaller):

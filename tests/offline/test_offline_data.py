@@ -242,7 +242,7 @@ def test_materialized_data_is_read_once():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"offline_data_class": None}, r"offline_data\(input_='sampler'\) names none: set a path"),
+        ({"offline_data_class": None}, r"offline_data\(input_='sampler'\) names no data. Set input_ to a path"),
         ({"prelearner_class": type("Own", (OfflinePreLearner,), {"__call__": dict})}, r"Override _map_to_episodes\(\)"),
         ({"prelearner_class": type("No", (OfflinePreLearner,), {"steps": lambda *_: steps(0).rows(0, 0)})}, "no steps"),
     ],

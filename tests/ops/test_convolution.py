@@ -61,7 +61,8 @@ def test_gradients_where_one_side_is_cut_and_the_other_padded():
 def test_a_kernel_that_does_not_fit_is_refused():
     images, kernel = jnp.zeros((1, 4, 5, 1)), jnp.zeros((3, 3, 1, 1))
     with pytest.raises(
-        ValueError, match=r"kernel of \[3, 3\] .* images of \[4, 5\] pixels, \[2, 6\] with margins=.* smaller kernel"
+        ValueError,
+        match=r"kernel of \[3, 3\] .* images of \[4, 5\] pixels, .* \[2, 6\] pixels with margins=.* smaller kernel",
     ):
         jax.eval_shape(lambda x: convolve(x, kernel, (1, 1), ((-2, 0), (1, 0))), images)
 

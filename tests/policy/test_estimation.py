@@ -261,7 +261,7 @@ def test_bad_arguments_are_named(continuous, settings, says):
 def test_data_without_log_probabilities_says_how_to_record_them(continuous):
     module, steps = continuous
     steps = without(steps, Columns.ACTION_LOGP)
-    with pytest.raises(ValueError, match=r"record it with `jaxrl record"):
+    with pytest.raises(ValueError, match=r"record this column with `jaxrl record"):
         estimate(module, steps, methods=("is",))
     probs = {**steps.columns, Columns.ACTION_PROB: np.full(steps.num_rows, 0.5, np.float32)}
     found = estimate(module, dataclasses.replace(steps, columns=probs), methods=("is",), num_resamples=5)

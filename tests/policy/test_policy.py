@@ -301,8 +301,8 @@ def test_a_policy_says_what_it_is(policy):
         (dict(observations=[[1, 2, 3], [1, 2]]), "The policy takes"),
         (dict(observations=None), "got NoneType None"),
         (dict(observations=np.zeros((0, 3))), "batch of observations is empty"),
-        (dict(observations=np.zeros((2, 3)), prev_rewards=1.0), "prev_rewards is float64[]; 2 observation(s) need"),
-        (dict(observations=np.zeros((2, 3)), reset=[0.5, 1.0]), "reset is float64[2]; 2 observation(s) need bools"),
+        (dict(observations=np.zeros((2, 3)), prev_rewards=1.0), "prev_rewards is float64[], but 2 observation(s) need"),
+        (dict(observations=np.zeros((2, 3)), reset=[0.5, 1.0]), "reset is float64[2], but 2 observation(s) need bools"),
     ],
 )
 def test_wrong_arguments_are_named(policy, arguments, message):

@@ -544,7 +544,7 @@ BAD = {
     "slots": (dict(num_final_obs=1), "num_final_obs=1 must be from num_envs=2"),
     "extra": (dict(extra_columns=("new_obs",)), r"reserved names \['new_obs'\]"),
     "length": (dict(length=0), "length=0 must be an int >= 1"),
-    "large": (dict(capacity=2**31), "above 2\\*\\*30"),
+    "large": (dict(capacity=2**31), "above the maximum of 2\\*\\*30"),
 }
 
 

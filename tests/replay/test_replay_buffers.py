@@ -672,7 +672,7 @@ def test_data_that_does_not_fit(cls):
     image = SingleAgentEpisode(
         observations=[np.zeros(3, np.float32)] * 2, actions=[0], rewards=[0.0], len_lookback_buffer=0
     )
-    with pytest.raises(ValueError, match=r"'obs' has items of shape \(3,\), .* \(2,\)"):
+    with pytest.raises(ValueError, match=r"'obs' has items of shape \(3,\) .* \(2,\) in the replay buffer"):
         buffer.add(image)
     structured = SingleAgentEpisode(
         observations=[{"a": np.zeros(2)}] * 2, actions=[0], rewards=[0.0], len_lookback_buffer=0

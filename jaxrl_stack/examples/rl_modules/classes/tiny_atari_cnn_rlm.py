@@ -49,9 +49,9 @@ class TinyAtariCNN(RLModule, ValueFunctionAPI):
             depth = channels
         if (height, width) != (1, 1):
             raise ValueError(
-                f"{type(self).__name__}: conv_filters leave {height} x {width} pixels of observations "
-                f"{self.observation_space.shape}; the last filter has to leave one, "  # type: ignore[union-attr]
-                f'such as [256, {max(height, width)}, 1, "valid"].'
+                f"{type(self).__name__}: conv_filters leave {height} x {width} pixels of observations of shape "
+                f"{self.observation_space.shape}, but have to leave one pixel. "  # type: ignore[union-attr]
+                f'Append a filter that leaves one pixel, such as [256, {max(height, width)}, 1, "valid"].'
             )
         self.convolutions = nnx.Sequential(*layers)
         self.policy = nnx.Linear(depth, int(self.action_space.n), rngs=self.rngs)  # type: ignore[union-attr]
