@@ -47,7 +47,7 @@ class HeldOutRows:
         method = f"{type(driver.step).__name__}.held_out_rows()"
         if not isinstance(rows, Experience) or not rows.is_rows:
             raise TypeError(
-                f"{method} returned {type(rows).__name__}, but has to return a batch of recorded rows. Return "
+                f"{method} returned {type(rows).__name__}, but has to return an Experience of N recorded rows. Return "
                 "Experience.of_rows({module_id: {column: array [N, ...]}}) in every call, or return None in every call "
                 "for no evaluation on data."
             )
@@ -55,7 +55,7 @@ class HeldOutRows:
         if not num_rows or not all(num_rows.values()):
             raise ValueError(
                 f"{method} returned too few rows: {num_rows} (rows per module). Return at least one row for each "
-                "module in the result, or None for no evaluation on data."
+                "module in the result, or None in every call for no evaluation on data."
             )
         unknown = sorted(num_rows.keys() - set(driver.module_ids))
         if unknown:

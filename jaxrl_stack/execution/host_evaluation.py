@@ -154,8 +154,8 @@ class HostEvaluation(Evaluation):
         runner = self.runner
         if runner is None:
             raise ValueError(
-                f"The method {what} needs an EnvRunner in this process, but training has no EnvRunners and evaluation "
-                "has only EnvRunner actors. Set evaluation(evaluation_num_env_runners=0)."
+                f"The method {what} needs an EnvRunner in this process, but training samples no environment, and "
+                "evaluation has only EnvRunner actors. Set evaluation(evaluation_num_env_runners=0)."
             )
         return runner
 

@@ -43,9 +43,10 @@ class RecordedStart:
     def __init__(self, config: Any, spaces: tuple[gym.Space, gym.Space], module: RLModule | None, what: DrawForm):
         if what.declared:
             raise ValueError(
-                f"columns_from_acting (of the Learner, RLModule and learner connectors) declares the columns "
-                f"{list(what.declared)}, but recorded steps are added to the replay buffer without these columns. "
-                "Leave out offline_data(input_=...), or compute the columns from observations in a learner connector."
+                f"columns_from_acting of the Learner, RLModule or a learner connector declares {list(what.declared)}, "
+                "but the recorded steps of offline_data(input_=...) are added to the replay buffer without these "
+                "columns. Leave input_ out; or remove the columns from columns_from_acting, and compute them from "
+                "observations in a learner connector."
             )
         if what.extra_columns:
             raise ValueError(

@@ -262,9 +262,9 @@ class StreamedInput:
                 return
         self.restart(Cursor())
         raise ValueError(
-            f"The saved state continues to read data after {cursor.first} parts of files and {offset} more steps (or "
-            "sequences), but offline_data(input_=...) has no such position. Use the data of the saved run, or restore "
-            "only the learners: restore_from_path(path, component='learner_group')."
+            f"The saved run had read {cursor.first} parts of files and {offset} more steps (or sequences) in its "
+            "pass over the data, but offline_data(input_=...) has no such position. Use the data of the saved run, or "
+            "restore only the learners: restore_from_path(path, component='learner_group')."
         )
 
 

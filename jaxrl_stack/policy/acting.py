@@ -251,9 +251,9 @@ class EpisodeTracker:
         """
         if self._is_used:
             raise ValueError(
-                "This state was passed to an earlier call already. It can be used only once, because the policy's host "
-                "connectors (which override `__call__`) change its episodes in place. Pass the state that the last "
-                "call returned."
+                "This state was passed to an earlier call already. A state can be used only once, because the policy's "
+                "host connectors (which override `__call__`) change the state's episodes in place. Pass the state that "
+                "the last call returned."
             )
         self._is_used = True
         for index, reset in enumerate(resets.tolist()):

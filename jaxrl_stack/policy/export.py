@@ -195,7 +195,7 @@ def _checked_target(path: str | os.PathLike[str]) -> Path:
     if target.exists() and not is_export and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(
             f"{target} exists and is no exported policy. Choose another path: export() overwrites only "
-            "exported policies."
+            "exported policies and empty folders."
         )
     return target
 

@@ -211,8 +211,8 @@ class Policy(Acting[PolicyState], Checkpointable):
             raise ValueError(
                 "where_rows() cannot return the earlier state of batch rows that did not act, because the host "
                 f"connectors {self._host_connectors} (which override `__call__`) change episodes in place. Write these "
-                "connectors as pure functions (`init` and `apply`), or pass only the rows that act to "
-                "compute_actions()."
+                "connectors as pure functions (`init` and `apply`), or call compute_actions() with only the rows that "
+                "act."
             )
         return self._program.step.where_rows(jnp.asarray(acts), after, before)
 
@@ -224,8 +224,8 @@ class Policy(Acting[PolicyState], Checkpointable):
         if program.has_host_connectors:
             if episodes is None:
                 raise ValueError(
-                    "This state was not made by a policy with host connectors (which override `__call__`): it has no "
-                    "episodes, which the connectors of this policy need. Start with state=None or "
+                    "This state was not made by a policy with host connectors (which override `__call__`), so it "
+                    "lacks the episodes that the host connectors of this policy need. Start with state=None or "
                     "policy.initial_state(num_envs)."
                 )
             running = episodes.extended(given.observations, given.prev_rewards, given.reset)

@@ -155,7 +155,7 @@ def _outputs(module: RLModule, batch: dict[str, Any], acting: ActingBy) -> dict[
     raise ValueError(
         f"{type(module).__name__} draws its exploring actions without {Columns.ACTION_DIST_INPUTS!r}, so the "
         "probabilities of these actions are unknown. Estimate the greedy policy with explore=False. If the policy "
-        "takes random actions with probability p, also set epsilon_greedy=p."
+        "takes a random action instead of the greedy one with probability p, also set epsilon_greedy=p."
     )
 
 

@@ -191,8 +191,8 @@ class Inspection:
         n = self._num_rows if n is None else n
         if n > self._num_rows:
             raise ValueError(
-                f"rows(n={n}): only {self._num_rows} rows of each minibatch were recorded. "
-                f"Use inspect(..., num_rows={n}).rows(n={n})."
+                f"rows(n={n}): for each minibatch, only the {self._num_rows} rows with the largest losses were "
+                f"recorded. Use inspect(..., num_rows={n}).rows(n={n})."
             )
         largest: dict[Any, Mapping[str, Any]] = {}
         for own in self._numbers:
@@ -390,9 +390,9 @@ def inspect_run(
     """Inspects an iteration of a run; see `Run.inspect`."""
     if (num_members := run.origin.get("num_members") or 1) > 1:
         raise ValueError(
-            f"{run.folder or run.name}: is one of {num_members} members of a population. It cannot be inspected, "
-            "because a separate run does not reproduce its results bit for bit. Train the member separately, with "
-            "config.debugging(seed=...), and inspect that run."
+            f"{run.folder or run.name}: this run is one of {num_members} members of a population. It cannot be "
+            "inspected, because repeating it as a separate run does not reproduce its results bit for bit. Train the "
+            "member separately, with config.debugging(seed=...), and inspect that run."
         )
     replay = Replay(run, config=config, allow=allow)
     num_training_steps = replay.run_to_before(iteration)

@@ -216,9 +216,10 @@ class Replay(BaseReplay[Algorithm, Timeline]):
             changed = self._module_changes_before(checkpoints[min(checkpoints)])
             if changed:
                 raise NotRecomputableError(
-                    f"{self.timeline.directory}: {changed[0].call}() at iteration {changed[0].iteration} has changed "
-                    "the modules before the run stored its first checkpoint, so the config with which the run began "
-                    "is unknown. Pass this config: --config-file PATH."
+                    f"{self.timeline.directory}: {changed[0].call}() at iteration {changed[0].iteration} changed "
+                    "the modules or the policy mapping before the run stored its first checkpoint, so the config with "
+                    "which the run began is unknown. Pass this config: config=... (on the command line, "
+                    "--config-file PATH)."
                 )
         replaced, original = self._replaced(config)
         origin = self.timeline.origin

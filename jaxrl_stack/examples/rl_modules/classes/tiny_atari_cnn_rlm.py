@@ -51,7 +51,8 @@ class TinyAtariCNN(RLModule, ValueFunctionAPI):
             raise ValueError(
                 f"{type(self).__name__}: conv_filters leave {height} x {width} pixels of observations of shape "
                 f"{self.observation_space.shape}, but have to leave one pixel. "  # type: ignore[union-attr]
-                f'Append a filter that leaves one pixel, such as [256, {max(height, width)}, 1, "valid"].'
+                f"Append a filter [channels, kernel, stride] that leaves one pixel, such as "
+                f"[256, {max(height, width)}, {max(height, width)}]."
             )
         self.convolutions = nnx.Sequential(*layers)
         self.policy = nnx.Linear(depth, int(self.action_space.n), rngs=self.rngs)  # type: ignore[union-attr]
