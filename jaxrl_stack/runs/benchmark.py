@@ -449,8 +449,8 @@ class Benchmark:
         tasks, bounds = self.common_tasks(), self._bounds(references)
         if not tasks:
             raise ValueError(
-                f"{self.path}: no task has the scores of all runs of all algorithms. Call run_benchmark() again to "
-                f"finish the runs."
+                f"{self.path}: no task has scores of all runs of every algorithm, which the plot needs. Call "
+                f"run_benchmark() again to finish the runs."
             )
         if bounds is None:
             missing = next(task for task in tasks if task not in with_references(references))

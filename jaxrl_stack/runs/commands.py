@@ -223,7 +223,7 @@ class Command:
             arrays = read_arrays(file, {name: (own.shape, own.dtype) for name, own in described.items()})
             for name, array in arrays.items():
                 if checksum(array) != described[name].crc32:
-                    raise ValueError(f"the array {name} differs from the recorded one")
+                    raise ValueError(f"the array {name} does not match its stored checksum")
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"{file} has changed ({error}), so {self.call}() cannot be repeated. Restore the file from a copy."
@@ -254,7 +254,7 @@ def read_commands(directory: Path) -> list[Command]:
             line = json.loads(text)
             crc32 = line_checksum(line, crc32)
             if line["crc32"] != crc32:
-                raise ValueError("the checksum of the line differs")
+                raise ValueError("the content of the line does not match its stored checksum")
             own = (int(line["iteration"]), line["call"], int(line["iteration_after"]), line["reason"])
             commands.append(Command(number, *own, line["arguments"], directory))
         except (ValueError, KeyError, TypeError, AttributeError) as error:

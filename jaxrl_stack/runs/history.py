@@ -122,7 +122,7 @@ class History:
         """
         if not self._num_rows:
             raise KeyError(
-                f"The table has no column {name!r} before the first train(). Call train(); then the mean return is "
+                f"The history has no column {name!r} before the first train(). Call train(); then the mean return is "
                 f"history[{RETURN!r}]."
             )
         if name not in self:
@@ -336,15 +336,16 @@ class History:
             found = files[0]
         if found.suffix not in (".csv", ".json"):
             raise ValueError(
-                f"{found} is not the table of a run. Pass the folder of a run, or its {' or '.join(TABLES)}."
+                f"{found} is not a file with the results of a run. Pass the folder of a run, or its "
+                f"{' or '.join(TABLES)}."
             )
         with found.open(newline="", encoding="utf-8") as file:
             try:
                 return cls._of_csv(file) if found.suffix == ".csv" else cls._of_json(file)
             except (ValueError, csv.Error) as error:
                 raise ValueError(
-                    f"{found} is not the table of a run, or is damaged ({error}). Restore the file from a copy, or "
-                    "pass another run."
+                    f"{found} is not a file with the results of a run, or is damaged ({error}). Restore the file from "
+                    "a copy, or pass the folder of another run."
                 ) from error
 
     @classmethod

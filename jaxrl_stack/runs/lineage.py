@@ -177,7 +177,9 @@ class Lineage:
             first, *copies = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
             return cls(tuple(first["first"]), tuple(Copy(**{**one, **_scores(one)}) for one in copies))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is not a lineage file ({error}). Restore the file from a copy.") from error
+            raise ValueError(
+                f"{path} cannot be read as a file of Lineage.write ({error}). Restore the file from a copy."
+            ) from error
 
     def values(self, name: str, num_iterations: int) -> np.ndarray:
         """Values of a setting in each iteration for the M members of the population, ``float64[num_iterations, M]``."""

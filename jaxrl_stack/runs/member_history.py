@@ -111,7 +111,7 @@ class MemberHistory:
         """
         if not self._num_rows:
             raise KeyError(
-                f"The table has no column {name!r} before the first train(). Call train(); then the mean return is "
+                f"The history has no column {name!r} before the first train(). Call train(); then the mean return is "
                 f"history[{RETURN!r}]."
             )
         if name not in self._cells:

@@ -141,8 +141,8 @@ def explore(
         changed = pbt.custom_explore_fn(dict(new))
         if not isinstance(changed, Mapping) or set(changed) != set(new):
             raise ValueError(
-                f"custom_explore_fn returned {changed!r}: must be a dict with the settings {', '.join(new)}. Change "
-                "values in the dict that is its argument, and return this dict."
+                f"custom_explore_fn returned {changed!r}: must be a dict with exactly the settings {', '.join(new)}. "
+                "Change values in the dict that the function receives, and return that dict."
             )
         new = dict(changed)
     return Explored(new, operations)

@@ -169,7 +169,8 @@ def check_scheduled(
         )
     if len(trials) < 2:
         raise ValueError(
-            f"{where}: a scheduler compares runs, but the sweep has only one. Set num_samples=32, or list more values."
+            f"{where}: a scheduler compares runs, but the sweep has only one run. Set num_samples=32, or list more "
+            "values in the space."
         )
     first = configs[0]
     reason = first.why_no_population()
@@ -183,7 +184,7 @@ def check_scheduled(
         names = first.settings_between_populations(other) or ["env_config"]
         raise ValueError(
             f"{where}(scheduler=...): runs differ in {', '.join(names)}, but one compiled program trains all "
-            "of them. Remove such settings from the space, and call run_sweep once for each value."
+            "of them. Remove these settings from the space, and call run_sweep once for each of their values."
         )
     for name, off in (("keep_best", False), ("checkpoint_frequency", None)):
         if value := getattr(first, name):

@@ -89,7 +89,7 @@ def _grid(name: str, values: Any, where: str) -> list[Any]:
     texts = [value_text(value, None) for value in listed]
     twice = next((text for text in texts if texts.count(text) > 1), None)
     if twice is not None:
-        raise ValueError(f"{where}: {name} has the value {twice} twice. Leave one of them out.")
+        raise ValueError(f"{where}: {name} has the value {twice} twice. List each value once.")
     return list(listed)
 
 

@@ -367,7 +367,7 @@ class Trainer:
                 names = first.settings_between_populations(trial.member_config()) or ["env_config"]
                 raise ValueError(
                     f"{search.where}: suggested runs differ in {', '.join(names)}, but one compiled program "
-                    f"trains all of them. Remove such settings from the space, or set one_program=False."
+                    f"trains all of them. Remove these settings from the space, or set one_program=False."
                 )
 
     def _train_together(
@@ -565,8 +565,8 @@ class Record:
         names = {tuple(sorted(own)) for own in suggested.values()}
         if len(names) > 1:
             raise ValueError(
-                f"{search.where}: search_alg must suggest values for the same settings each time, but suggested "
-                f"{sorted(names)}. Return all settings from each suggest()."
+                f"{search.where}: search_alg must suggest values for the same settings in each suggest(), but "
+                f"suggested values for different settings: {sorted(names)}. Return all settings from each suggest()."
             )
         for own in suggested.values():
             search.trial(search.config, own, search.seeds[0])  # raises if they are invalid

@@ -152,7 +152,7 @@ def chosen_seeds(seeds: int | Iterable[int], where: str) -> list[int]:
     if not chosen:
         raise ValueError(f"{where}(seeds={seeds!r}): must be at least one seed. Set seeds=3, or a list: seeds=[0, 1].")
     if len(set(chosen)) < len(chosen):
-        raise ValueError(f"{where}(seeds={seeds!r}): contains a seed twice. Leave one of them out.")
+        raise ValueError(f"{where}(seeds={seeds!r}): contains a seed twice. List each seed once.")
     return chosen
 
 

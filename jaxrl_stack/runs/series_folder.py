@@ -363,7 +363,7 @@ def _read_json(file: Path, keys: Sequence[str], remedy: str) -> dict[str, Any]:
         raise ValueError(f"{file} is damaged: {error}. {remedy}") from error
     missing = [key for key in keys if not isinstance(content, dict) or key not in content]
     if missing:
-        raise ValueError(f"{file} is damaged: it has no entry {missing[0]!r}. {remedy}")
+        raise ValueError(f"{file} is damaged: it contains no JSON object with the key {missing[0]!r}. {remedy}")
     return content
 
 

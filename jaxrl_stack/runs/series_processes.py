@@ -58,8 +58,9 @@ def train_in_processes(
     if failed:
         _, place, _, folder = failed[0].args
         raise RuntimeError(
-            f"{len(failed)} of {len(calls)} processes have failed, first in {folder.run_folder(place)} (error above). "
-            f"Repeat the call to train the failed runs again; with jobs=1 they train in this process, to debug them."
+            f"{len(failed)} of {len(calls)} processes (one for each run) have failed. The first failed run is "
+            f"{folder.run_folder(place)} (error above). Repeat the call to train the failed runs again; to debug them, "
+            f"set jobs=1, which trains them in this process."
         )
 
 

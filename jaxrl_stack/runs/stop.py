@@ -143,8 +143,8 @@ class StopCriteria:
         problem = call_problem(until, {}) if callable(until) else None
         if problem is not None:
             raise StopError(
-                f"{source}={until!r} cannot be called with the result ({problem}). Use a function of one argument: "
-                "lambda result: result['time_total_s'] > 60."
+                f"{source}={until!r} cannot be called with the result of an iteration ({problem}). Use a function of "
+                "one argument: lambda result: result['time_total_s'] > 60."
             )
         given = until if isinstance(until, Mapping) else {}
         paths = {"/".join(key) if isinstance(key, tuple) else key: value for key, value in given.items()}
@@ -176,7 +176,9 @@ class StopCriteria:
         """
         waiting = [path for path in [*self.targets, *self._paths_of_plateau()] if path.startswith("evaluation/")]
         if waiting and not interval:
-            raise StopError(f"{self.source}: {waiting[0]!r} needs evaluations, and the config has none. {remedy}")
+            raise StopError(
+                f"{self.source}: the metric {waiting[0]!r} needs evaluations, and the config has none. {remedy}"
+            )
 
     def check_names(self, known: Mapping[str, Any] | None) -> None:
         """Checks, before the first iteration, that `known`, an example of a result, has a number for each metric that

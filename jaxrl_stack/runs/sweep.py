@@ -394,7 +394,7 @@ def run_sweep(
         if len(chosen) > 1:
             raise ValueError(
                 f"run_sweep(seeds={seeds!r}): population-based training gives its members consecutive seeds. Set only "
-                "the first seed: seeds=[0]. For another population, call run_sweep again."
+                "the seed of the first member: seeds=[0]. To train another population, call run_sweep again."
             )
         # A copy continues differently from its source because of its seed.
         members = [(place, chosen[0] + place) for place in range(len(tried))]
@@ -433,7 +433,7 @@ def _searched(
     if isinstance(schedule, PBT):
         raise ValueError(
             f"{where}(scheduler=PopulationBasedTraining(...)) cannot be combined with search_alg or budget, because it "
-            "trains a single population until its goal. Leave out search_alg and budget."
+            "trains one population, but search_alg and budget train several groups of runs. Leave out both."
         )
     default = default_metric(config)
     if search_alg is None:

@@ -191,8 +191,8 @@ class Timeline(BaseTimeline[RecordedIteration]):
         missing = [name for name in ("training_iteration", CALLS) if name not in history]
         if len(history) and missing:
             raise NotRecomputableError(
-                f"{directory}: the run's table has no column {missing[0]!r}, so its iterations cannot be repeated. "
-                "Train again."
+                f"{directory}: the run's table has no column {missing[0]!r}, which a replay of the iterations needs. "
+                "Train the run again."
             )
         self.commands = read_commands(directory)
         pairs = zip(history["training_iteration"], history[CALLS], strict=True) if len(history) else ()

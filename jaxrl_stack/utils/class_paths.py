@@ -31,8 +31,7 @@ def path_of(thing: type | Callable[..., Any]) -> str:
     module = getattr(thing, "__module__", None)
     if not isinstance(name, str) or not isinstance(module, str):
         raise ValueError(
-            f"{thing!r} is neither a class nor a function, and only these can be stored by name. Pass a class or "
-            f"function."
+            f"{thing!r} is neither a class nor a function, so it cannot be stored by name. Pass a class or a function."
         )
     if "<" in name:
         raise ValueError(

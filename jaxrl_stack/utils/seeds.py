@@ -53,8 +53,8 @@ def set_generator_state(generator: np.random.Generator, state: dict[str, Any]) -
     name = type(generator.bit_generator).__name__
     if state["bit_generator"] != name:
         raise ValueError(
-            f"The state is of the bit generator {state['bit_generator']}, not of {name}: load it into a generator of "
-            "the same kind."
+            f"The state is of the bit generator {state['bit_generator']}, not of {name}: load the state into a "
+            f"generator with the bit generator {state['bit_generator']}."
         )
     parts = {
         part: value[0] * 2**64 + value[1] if isinstance(value, list) else value

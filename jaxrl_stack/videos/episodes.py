@@ -155,8 +155,8 @@ def checked_frame(frame: object) -> np.ndarray:
     array = np.asarray(frame)
     if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8 or not array.size:
         raise ValueError(
-            f"render() returned {array.dtype}{list(array.shape)}, but a frame is uint8 [height, width, 3]: red, green "
-            "and blue from 0 to 255."
+            f"render() returned {array.dtype}{list(array.shape)}. Return a frame uint8 [height, width, 3] from "
+            "render(): red, green and blue from 0 to 255."
         )
     return array
 

@@ -284,10 +284,14 @@ def test_the_last_row_of_a_run_that_was_killed_does_not_count(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("result.json", '{"a": \n{"a": 1}\n', "result.json is not the table of a run, or is damaged"),
+        ("result.json", '{"a": \n{"a": 1}\n', "result.json is not a file with the results of a run, or is damaged"),
         ("result.json", "[1]\n", "line 1 is not a JSON object"),
         ("progress.csv", "a,b\nx,y\n", "no column contains numbers"),
-        ("run.txt", "", "run.txt is not the table of a run. Pass the folder of a run, or its progress.csv"),
+        (
+            "run.txt",
+            "",
+            "run.txt is not a file with the results of a run. Pass the folder of a run, or its progress.csv",
+        ),
     ],
 )
 def test_other_files_are_refused(name, text, message, tmp_path):

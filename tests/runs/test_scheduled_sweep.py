@@ -360,9 +360,12 @@ HOST = programs.run().environment("CartPole-v1")
         ),
         (
             {"space": {"num_epochs": [1, 2]}, "num_samples": 1},
-            "runs differ in num_epochs, but one compiled program trains all of them. Remove such settings",
+            "runs differ in num_epochs, but one compiled program trains all of them. Remove these settings",
         ),
-        ({"num_samples": 1}, r"run_sweep: a scheduler compares runs, but the sweep has only one. Set num_samples=32"),
+        (
+            {"num_samples": 1},
+            r"run_sweep: a scheduler compares runs, but the sweep has only one run. Set num_samples=32",
+        ),
         ({"seeds": 2}, r"run_sweep\(seeds=2\): population-based training gives its members consecutive seeds"),
         ({"one_program": False}, r"run_sweep\(one_program=False\): a scheduler trains all runs in one"),
         ({"until": lambda result: True}, r"must be a dict or a number of iterations with a scheduler"),

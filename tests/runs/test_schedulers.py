@@ -164,7 +164,9 @@ def test_a_custom_explore_function_has_the_last_word_and_must_return_the_setting
     half = PBT({}, 1, custom_explore_fn=lambda settings: {name: value / 2 for name, value in settings.items()})
     assert explore(half, {"lr": 0.5}, rng, lambda *_: True).settings == {"lr": 0.25}
     broken: Any = lambda settings: None  # noqa: E731
-    with pytest.raises(ValueError, match=r"custom_explore_fn returned None: must be a dict with the settings lr"):
+    with pytest.raises(
+        ValueError, match=r"custom_explore_fn returned None: must be a dict with exactly the settings lr"
+    ):
         explore(PBT({}, 1, custom_explore_fn=broken), {"lr": 0.5}, rng, lambda *_: True)
 
 
@@ -265,5 +267,5 @@ def test_a_lineage_is_a_table_a_frame_and_a_file(tmp_path):
     dataclasses.replace(LINEAGE, copies=(without_score,)).write(tmp_path / "diverged.jsonl")
     assert "NaN" not in (tmp_path / "diverged.jsonl").read_text()
     assert np.isnan(Lineage.read(tmp_path / "diverged.jsonl").copies[0].target_score)
-    with pytest.raises(ValueError, match=r"other.jsonl is not a lineage"):
+    with pytest.raises(ValueError, match=r"other.jsonl cannot be read as a file of Lineage.write"):
         Lineage.read(tmp_path / "other.jsonl")

@@ -299,8 +299,8 @@ class MetricsLogger:
                 path = (*prefix, *path)
                 if not isinstance(report, StatsBase):
                     raise TypeError(
-                        f"aggregate(): {'/'.join(path)} is {type(report).__name__} instead of statistics. "
-                        f"Pass a result of reduce() without compile=True, or use log_value()."
+                        f"aggregate(): the metric {'/'.join(path)} is a {type(report).__name__}, not a Stats object. "
+                        f"Pass a result of reduce(compile=False), or log the number with log_value()."
                     )
                 reports.setdefault(path, []).append(report)
         for path, incoming in reports.items():
@@ -461,8 +461,9 @@ class MetricsLogger:
             if identifier not in classes:
                 raise ValueError(
                     f"The state of the metric {'/'.join(entry['key'])} needs a Stats class with "
-                    f"stats_cls_identifier={identifier!r}, but stats_cls_lookup only has "
-                    f"{sorted(map(str, classes))}. Add the class to stats_cls_lookup."
+                    f"stats_cls_identifier={identifier!r}, but stats_cls_lookup only has classes "
+                    f"with the identifiers {sorted(map(str, classes))}. Add the class to stats_cls_lookup "
+                    "(config.reporting(custom_stats_cls_lookup=...))."
                 )
             _put(stats, tuple(entry["key"]), classes[identifier].from_state(entry))
         self.stats = stats
@@ -527,7 +528,8 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], stats: Any) -> None:
         tree = tree.setdefault(name, {})
         if not isinstance(tree, dict):
             raise ValueError(
-                f"{path[:depth]!r} is a metric already, so {path!r} cannot be a metric below it. Use another name."
+                f"{path[:depth]!r} is a metric already, so it cannot be a group that contains {path!r}. Use another "
+                "name."
             )
     tree[path[-1]] = stats
 

@@ -77,7 +77,10 @@ def flatten_observation(space: Space, observation: Any, batch_dims: int = 0) -> 
         for path, leaf, value in _zip_leaves(space, observation, "observation")
     ]
     if not parts:
-        raise ValueError(f"observation space {space} has no leaves to flatten: add a space to it, such as a Box.")
+        raise ValueError(
+            f"The observation space {space} is empty, so an observation cannot be flattened to a vector. Add a space "
+            "that contains numbers, such as a Box."
+        )
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
 
 
@@ -329,24 +332,26 @@ def check_space(space: Any, name: str) -> None:
             )
             if first < -(2**31) or last >= 2**31:
                 raise ValueError(
-                    f"{path} is {leaf!r}, with choices from {first} to {last}, but compiled programs use int32, "
-                    "which cannot represent them: use fewer choices, another start, or a Box of float32."
+                    f"{path} is {leaf!r}, with choices from {first} to {last}: compiled programs use int32, whose "
+                    "range does not contain all choices. Use fewer choices, another start, or a Box of float32."
                 )
         if 0 in _shape(leaf):
             raise ValueError(
-                f"{path} is {leaf!r} of shape {_shape(leaf)}, which holds no number: remove this space, or use a shape "
-                "without 0."
+                f"{path} is {leaf!r} of shape {_shape(leaf)}, which has no elements: remove this space, or use a shape "
+                "in which no axis has the size 0."
             )
         if isinstance(leaf, Box):
             if np.isnan(leaf.low).any() or np.isnan(leaf.high).any():
                 raise ValueError(f"{path} is {leaf!r}, with NaN among its bounds: use -inf and inf for no bound.")
             if leaf.dtype.kind == "f" and ((leaf.low > _LARGEST).any() or (leaf.high < -_LARGEST).any()):
                 raise ValueError(
-                    f"{path} is {leaf!r}, with an entry that has no float32 number between its bounds: scale the "
-                    "environment's values and the bounds of this space down."
+                    f"{path} is {leaf!r}: the bounds of an element allow only values outside the float32 range. Scale "
+                    "the environment's values and the bounds of this space down."
                 )
             if (leaf.low > leaf.high).any():
-                raise ValueError(f"{path} is {leaf!r}, with a lower bound above the upper one: exchange them.")
+                raise ValueError(
+                    f"{path} is {leaf!r}: an element has a lower bound above its upper bound. Exchange the two bounds."
+                )
 
 
 def _leaves(space: Any, path: str) -> list[tuple[str, Any]]:
