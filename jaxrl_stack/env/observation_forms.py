@@ -209,7 +209,7 @@ def _misfit_of_part(space: Any, value: Any, name: str) -> str | None:
         )
     if array.dtype.kind not in "biu":
         return (
-            f"{name} has dtype {array.dtype}, but its space {space} has {dtype}: fractions would be lost. Return "
+            f"{name} has dtype {array.dtype}, but its space {space} has dtype {dtype}: fractions would be lost. Return "
             f"obs.astype(np.{dtype}), or give observation_space a float dtype."
         )
     return (

@@ -178,7 +178,8 @@ class Lineage:
             return cls(tuple(first["first"]), tuple(Copy(**{**one, **_scores(one)}) for one in copies))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"{path} cannot be read as a file of Lineage.write ({error}). Restore the file from a copy."
+                f"Lineage.read() cannot read {path} ({error}). Pass a file that Lineage.write() wrote, or restore the "
+                "file from a copy."
             ) from error
 
     def values(self, name: str, num_iterations: int) -> np.ndarray:

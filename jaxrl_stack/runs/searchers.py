@@ -137,8 +137,8 @@ def prepared(
     accepts = getattr(searcher, "set_search_properties", None)
     if accepts is not None and not accepts(metric, mode, _nested(space)) and space:
         raise ValueError(
-            f"{where}: search_alg refuses the space of {where}, usually because search_alg already has a space. Pass "
-            f"{{}} as space, or create search_alg without a space."
+            f"{where}: search_alg refuses the search space passed to {where}, usually because search_alg already has "
+            f"a space. Pass space={{}}, or create search_alg without a space."
         )
     return Objective(metric, mode)  # pyright: ignore[reportArgumentType]
 

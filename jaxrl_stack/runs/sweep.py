@@ -433,7 +433,8 @@ def _searched(
     if isinstance(schedule, PBT):
         raise ValueError(
             f"{where}(scheduler=PopulationBasedTraining(...)) cannot be combined with search_alg or budget, because it "
-            "trains one population, but search_alg and budget train several groups of runs. Leave out both."
+            "trains one population, but search_alg and budget train several groups of runs, one after the other. "
+            "Leave out search_alg and budget."
         )
     default = default_metric(config)
     if search_alg is None:

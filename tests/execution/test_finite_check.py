@@ -167,8 +167,8 @@ def test_choices_that_do_not_exist_end_the_iteration(space):
 @pytest.mark.parametrize(
     ("space", "dtype", "problem"),
     [
-        (THREE, "float32", r"dtype float32, but its space Discrete\(3\) has int64: fractions would be lost"),
-        (gym.spaces.Box(0, 255, (2,), np.uint8), "int32", r"dtype int32, .* has uint8: numbers .* would wrap"),
+        (THREE, "float32", r"dtype float32, but its space Discrete\(3\) has dtype int64: fractions would be lost"),
+        (gym.spaces.Box(0, 255, (2,), np.uint8), "int32", r"dtype int32, .* has dtype uint8: numbers .* would wrap"),
     ],
 )
 def test_observations_that_another_dtype_would_change_are_refused(space, dtype, problem):

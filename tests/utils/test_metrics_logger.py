@@ -363,7 +363,7 @@ def test_old_names():
         logger.set_value("x", 1)
     with pytest.warns(DeprecationWarning, match="lifetime_sum"):
         logger.log_value("y", 1, reduce="sum", clear_on_reduce=False)
-    with pytest.raises(TypeError, match="reduce\\(\\)"):
+    with pytest.raises(TypeError, match=r"reduce\(compile=False\)"):
         logger.aggregate([{"x": 1.0}])
 
 

@@ -299,8 +299,8 @@ class MetricsLogger:
                 path = (*prefix, *path)
                 if not isinstance(report, StatsBase):
                     raise TypeError(
-                        f"aggregate(): the metric {'/'.join(path)} is a {type(report).__name__}, not a Stats object. "
-                        f"Pass a result of reduce(compile=False), or log the number with log_value()."
+                        f"aggregate(): the metric {'/'.join(path)} has the type {type(report).__name__}, but must be a "
+                        f"Stats object. Pass a result of reduce(compile=False), or log the number with log_value()."
                     )
                 reports.setdefault(path, []).append(report)
         for path, incoming in reports.items():

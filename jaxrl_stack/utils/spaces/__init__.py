@@ -288,12 +288,12 @@ def _require_kind(leaf: Any, part: jax.Array, path: str) -> None:
         return
     if jnp.issubdtype(part.dtype, jnp.inexact):
         raise ValueError(
-            f"{path} has dtype {part.dtype}, but its space {leaf} has {dtype}: fractions would be lost. Return "
+            f"{path} has dtype {part.dtype}, but its space {leaf} has dtype {dtype}: fractions would be lost. Return "
             f"obs.astype(jnp.{_leaf_dtype(leaf)}), or give observation_space a float dtype."
         )
     if isinstance(leaf, Box) and dtype.itemsize < min(part.dtype.itemsize, 4) and not part.weak_type:
         raise ValueError(
-            f"{path} has dtype {part.dtype}, but its space {leaf} has {dtype}: numbers that do not fit {dtype} "
+            f"{path} has dtype {part.dtype}, but its space {leaf} has dtype {dtype}: numbers that do not fit {dtype} "
             f"would wrap. Return obs.astype(jnp.{dtype}) if all numbers fit, or give observation_space the dtype "
             f"{part.dtype}."
         )
