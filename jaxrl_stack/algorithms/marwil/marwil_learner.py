@@ -89,8 +89,9 @@ class MARWILLearner(Learner):
         distribution = distribution_class.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
         logp = distribution.logp(batch[Columns.ACTIONS])
         cloned = logp
-        if self.config_for(module_id).bc_logstd_coeff != 0:
-            cloned = logp + config.bc_logstd_coeff * _mean_log_std(distribution, config.bc_logstd_coeff)
+        coefficient = self.config_for(module_id).bc_logstd_coeff
+        if coefficient != 0:
+            cloned = logp + config.bc_logstd_coeff * _mean_log_std(distribution, coefficient)
         if not self._weighs(module_id):
             means = self.masked_means({"cloned": cloned, ACTION_LOGP_MEAN_KEY: logp}, batch)
             loss = -means.pop("cloned")

@@ -197,7 +197,7 @@ def test_the_weight_of_the_spread_by_hand():
     assert plain["policy_loss"] == pytest.approx(-logp, rel=1e-5)
     assert wide["policy_loss"] == pytest.approx(-logp - 0.25 * np.log(2.0), rel=1e-5)
     assert "vf_loss" not in plain
-    with pytest.raises(ValueError, match=r"bc_logstd_coeff=.*Gaussian.*Categorical"):
+    with pytest.raises(ValueError, match=r"bc_logstd_coeff=0.25\).*Gaussian.*Categorical"):
         update_by_hand(bc_logstd_coeff=0.25)
 
 
