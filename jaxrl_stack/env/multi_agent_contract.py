@@ -196,12 +196,12 @@ class AgentsOfEpisode:
         """
         if actions.keys() <= observed.keys() and self.done.isdisjoint(actions):
             return
+        may_act = [agent for agent in observed if agent not in self.done]
         for agent in actions:
-            if agent in self.done or agent not in observed:
+            if agent not in may_act:
                 self._refuse(
-                    f"got an action of agent {agent!r}, which has no observation to act on, or has ended: the newest "
-                    f"observations are of the agents {sorted(map(str, observed))}. Give actions only of these agents, "
-                    "except agents that have ended.",
+                    f"got an action of agent {agent!r}, which has ended or has no observation to act on. Give only the "
+                    f"actions of agents that can act: {sorted(map(str, may_act))}.",
                     self.step + 1,
                 )
 

@@ -212,7 +212,12 @@ def test_an_episode_ends_by_its_flag_or_with_its_last_agent(terminateds, truncat
         ([({"a": 99}, {})], [], r"reset: returned the observation 99 of agent 'a', which is not in its space Discrete"),
         ([(None, {})], [], "reset: returned the observations None. Return a dict by agent"),
         ([FIRST, 3], [{"a": 0}], r"step 1: returned 3. Return \(observations, rewards"),
-        ([FIRST, GOES_ON], [{"b": 0}], "step 1: got an action of agent 'b', which has no observation"),
+        ([FIRST, GOES_ON], [{"b": 0}], r"step 1: got an action of agent 'b', which has ended or has no.*act: \['a'\]"),
+        (
+            [FIRST, ({"a": 1, "b": 1}, {}, {"a": True}, {}, {}), GOES_ON],
+            [{"a": 0}, {"a": 0}],
+            r"step 2: got an action of agent 'a', which has ended .*act: \['b'\]",
+        ),
         ([FIRST, ({"a": 1}, {"a": np.nan}, {}, {}, {})], [{"a": 0}], "step 1: returned the reward nan of agent 'a'"),
         ([FIRST, ({"a": 1}, {"a": 0.0}, {"c": True}, {}, {})], [{"a": 0}], "step 1: returned terminateds of agent 'c'"),
         (
