@@ -102,10 +102,12 @@ class StepWriter:
         if self._format is None:
             self._format, self._has_infos = form, has_infos
         elif (form, has_infos) != (self._format, self._has_infos):
+            if form == self._format:
+                have, had = ("infos", "no infos") if has_infos else ("no infos", "infos")
+            else:
+                have, had = f"the columns {form.columns}", f"the columns {self._format.columns}"
             raise ValueError(
-                f"These steps have the columns {form.columns}, but earlier steps have the columns "
-                f"{self._format.columns} (infos must be in all steps, or in none). Write these steps with another "
-                "StepWriter."
+                f"These steps have {have}, but earlier steps have {had}. Write these steps with another StepWriter."
             )
         self._waiting.append(cut_to(steps, self._group_rows))
         if self.num_buffered_rows >= self._group_rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from pathlib import Path
 
@@ -145,6 +146,10 @@ def test_steps_of_other_columns_are_refused(tmp_path):
     other = recorded([3]).map_columns(lambda name, own: own.astype(np.int64) if name == "actions" else own)
     with pytest.raises(ValueError, match="int64"):
         writer.add(other)
+    steps = recorded([3])
+    infos = np.array([{} for _ in range(steps.num_rows)], object)
+    with pytest.raises(ValueError, match="These steps have infos, but earlier steps have no infos"):
+        writer.add(dataclasses.replace(steps, columns={**steps.columns, Columns.INFOS: infos}))
     with pytest.raises(ValueError, match="max_rows_per_file=1 "):
         StepWriter(tmp_path, "run", about=INFO, max_rows_per_file=1)
     texts = recorded([3]).map_columns(lambda name, own: np.array(["a"] * 4) if name == "rewards" else own)
