@@ -187,6 +187,12 @@ def test_json_description_round_trips(name):
         assert list(space.spaces) == list(again.spaces)
 
 
+def test_a_description_tells_the_number_of_entries():
+    of_several = Dict({"a": Box(0.0, 1.0, (3, 4)), "b": Tuple([MultiDiscrete([2, 3]), Discrete(7)])})
+    for space, number in ((of_several, 14), (MultiDiscrete([[2, 3, 4], [5, 6, 7]]), 6), (MultiBinary((2, 3)), 6)):
+        assert spaces.num_described_entries(spaces.space_to_dict(space)) == number
+
+
 def test_description_of_constant_bounds_is_short():
     assert len(json.dumps(spaces.space_to_dict(Box(0, 255, (210, 160, 3), np.uint8)))) < 200
     with pytest.raises(ValueError, match="'Blob'"):

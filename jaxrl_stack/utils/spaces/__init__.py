@@ -512,7 +512,7 @@ def num_described_entries(description: Any) -> int:
 
 def _num_entries(form: Any, *, is_shape: bool) -> int:
     if not is_shape:
-        return len(form) if isinstance(form, list) else 1
+        return sum(_num_entries(part, is_shape=False) for part in form) if isinstance(form, list) else 1
     sizes = form if isinstance(form, list) else [form]
     if not all(type(size) is int and size >= 0 for size in sizes):
         raise ValueError(
