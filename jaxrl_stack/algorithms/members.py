@@ -104,6 +104,8 @@ def why_not_together(config: AlgorithmConfig) -> str | None:
         "evaluation steps environments on the host": evaluation is not None and not evaluation.samples_on_device,
         "evaluation has other connectors than training": evaluation is not None
         and not evaluation.is_same(config, "_env_to_module_connector", "_module_to_env_connector"),
+        "evaluation(evaluation_force_reset_envs_before_iteration=False) continues episodes in the next "
+        "evaluation": evaluation is not None and not evaluation.evaluation_force_reset_envs_before_iteration,
         'evaluation(evaluation_duration="auto") lasts as long as a training step': has_evaluation
         and config.evaluation_duration == "auto",
         "evaluation(offline_evaluation_interval=...) evaluates one algorithm": bool(config.offline_evaluation_interval),
@@ -118,7 +120,9 @@ def _overrides_host_hooks(learner_class: type[Learner]) -> bool:
 
 
 def differing_settings(config: AlgorithmConfig, other: AlgorithmConfig) -> list[str]:
-    """Names of settings whose values in the two configs need different compiled programs."""
+    """Names of settings that prevent one compiled program from training both configs: settings of which the program
+    is made, or, if these are equal, traced settings (hyperparameters) with different values.
+    """
     if _with_env_of(other, config).differs_in_traced_settings_only(config, but_for=OWN_TO_EACH):
         return []
     return [
@@ -259,19 +263,19 @@ def checked_members(members: Sequence[Member | Mapping[str, Any]]) -> tuple[Memb
     """Checks the members of a population, and converts dicts to `Member` objects.
 
     Raises:
-        ValueError: If there are none, two are equal, or they differ in the names or the order of their settings.
+        ValueError: If there are none, two are equal, or they differ in the names of their settings.
     """
     made = tuple(member if isinstance(member, Member) else Member(**member) for member in members)
     if not made:
         raise ValueError("A population needs at least one member: build_population(seeds=8).")
-    names = {tuple(member.settings) for member in made}
+    names = {tuple(sorted(member.settings)) for member in made}
     if len(names) > 1:
         raise ValueError(
-            f"All members of a population must name the same settings in the same order, but these members name "
-            f"{sorted(names)}. Add the missing settings, or list the settings of all members in the same order."
+            f"All members of a population must name the same settings, but these members name {sorted(names)}. Add "
+            "the missing settings."
         )
     # Texts of members cut long values.
-    identities = [json.dumps([member.seed, as_json(member.settings)]) for member in made]
+    identities = [json.dumps([member.seed, as_json(member.settings)], sort_keys=True) for member in made]
     twice = next((i for i, identity in enumerate(identities) if identities.count(identity) > 1), None)
     if twice is not None:
         raise ValueError(f"Two members have the same seed and settings, {made[twice]}. Leave one of them out.")

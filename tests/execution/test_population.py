@@ -550,6 +550,10 @@ REFUSED = {
     "static": ({"members": [Member(0, {"num_epochs": 1}), Member(0, {"num_epochs": 2})]}, "differ in num_epochs"),
     "two_names": ({"members": [Member(0, {"lr": 1.0}), Member(0, {"gamma": 1.0})]}, "same settings"),
     "the_same": ({"members": [Member(0), Member(0)]}, "the same seed and settings"),
+    "in_another_order": (
+        {"members": [Member(0, {"lr": 1.0, "gamma": 0.5}), Member(0, {"gamma": 0.5, "lr": 1.0})]},
+        "the same seed and settings",
+    ),
     "unknown": ({"members": [Member(0, {"learning_rate": 0.1})]}, "learning_rate"),
     "divergence": ({"seeds": 1, "on_divergence": "stop"}, "on_divergence='stop'"),
     "at_once": ({"seeds": 1, "members_at_once": 0}, "members_at_once=0"),
@@ -568,6 +572,10 @@ NOT_TOGETHER = {
     "eager": (lambda c: c.debugging(disable_jit=True), "disable_jit"),
     "callbacks": (lambda c: c.callbacks(on_train_result=lambda **_: None), "callbacks"),
     "trackers": (lambda c: c.reporting(loggers={"wandb": {}}), "loggers"),
+    "evaluation_without_reset": (
+        lambda c: c.evaluation(evaluation_interval=1, evaluation_force_reset_envs_before_iteration=False),
+        "evaluation_force_reset_envs_before_iteration=False",
+    ),
 }
 
 
