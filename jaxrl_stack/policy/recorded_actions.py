@@ -152,10 +152,15 @@ def _outputs(module: RLModule, batch: dict[str, Any], acting: ActingBy) -> dict[
     outputs = module.forward_exploration(batch) if acting.explore else module.forward_inference(batch)
     if Columns.ACTION_DIST_INPUTS in outputs or (not acting.explore and Columns.ACTIONS in outputs):
         return outputs
+    if not acting.explore:
+        raise ValueError(
+            f"forward_inference() of {type(module).__name__} returns neither {Columns.ACTIONS!r} nor "
+            f"{Columns.ACTION_DIST_INPUTS!r}. Return one of them."
+        )
     raise ValueError(
-        f"{type(module).__name__} draws its exploring actions without {Columns.ACTION_DIST_INPUTS!r}, so the "
-        "probabilities of these actions are unknown. Estimate the greedy policy with explore=False. If the policy "
-        "takes a random action instead of the greedy one with probability p, also set epsilon_greedy=p."
+        f"forward_exploration() of {type(module).__name__} returns no {Columns.ACTION_DIST_INPUTS!r}, so the "
+        "probabilities of its actions are unknown. Estimate the greedy policy with explore=False. If the policy takes "
+        "a random action instead of the greedy one with probability p, also set epsilon_greedy=p."
     )
 
 

@@ -258,6 +258,21 @@ def test_bad_arguments_are_named(continuous, settings, says):
         estimate(*continuous, **settings)
 
 
+@pytest.mark.parametrize(
+    ("method", "acting", "says"),
+    [
+        ("forward_exploration", ActingBy(), r"forward_exploration\(\) of .* returns no 'action_dist_inputs'"),
+        ("forward_inference", ActingBy(False), r"forward_inference\(\) of .* returns neither 'actions' nor"),
+    ],
+)
+def test_a_module_without_distribution_is_named_with_its_method(monkeypatch, method, acting, says):
+    module = ppo_module(gym.spaces.Discrete(2))
+    monkeypatch.setattr(type(module), method, lambda self, batch: {})
+    steps = steps_with(lambda rng, n: rng.integers(0, 2, n).astype(np.int32))
+    with pytest.raises(ValueError, match=says):
+        action_probabilities(module, dict(steps.columns), whole_episodes(steps), acting)
+
+
 def test_data_without_log_probabilities_says_how_to_record_them(continuous):
     module, steps = continuous
     steps = without(steps, Columns.ACTION_LOGP)
