@@ -73,7 +73,8 @@ def add(counter: Any, n: Any) -> Any:
         ValueError: If `n` is a Python integer outside of [0, 2**32).
     """
     if isinstance(n, int) and not 0 <= n < _WORD:
-        raise ValueError(f"add(counter, n={n}): n must be in [0, 2**32). Add a larger number in several calls.")
+        advice = "Use a counter only for numbers that grow" if n < 0 else "Add a larger number in several calls"
+        raise ValueError(f"add(counter, n={n}): n must be in [0, 2**32). {advice}.")
     if isinstance(n, int) and isinstance(counter, np.ndarray) and counter.shape == (2,):
         return from_int((to_int(counter) + n) % _LIMIT)
     # A Python int above 2**31 has no int32 form: give it its dtype on the host.

@@ -26,7 +26,7 @@ def test_add_carries_exactly():
         for n in (0, 1, 4096, 2**31 - 1):
             assert counters.to_int(add(counters.from_int(start), np.int32(n))) == start + n
     assert counters.to_int(counters.add(counters.from_int(2**32 - 1), 2**32 - 1)) == 2 * (2**32 - 1)
-    with pytest.raises(ValueError, match="-5"):
+    with pytest.raises(ValueError, match="n=-5.*numbers that grow"):
         counters.add(counters.zero(), -5)
 
 
