@@ -49,6 +49,12 @@ def test_vpg_learns_from_whole_episodes():
     assert any((before[name] != after[name]).any() for name in before)
 
 
+def test_vpg_refuses_fewer_episodes_than_env_runners():
+    config = VPGConfig().environment("CartPole-v1").env_runners(num_env_runners=4)
+    with pytest.raises(ValueError, match="num_episodes_per_train_batch=3 is less than num_env_runners=4"):
+        config.training(num_episodes_per_train_batch=3).validate()
+
+
 def test_the_value_function_has_a_learning_rate_of_its_own():
     config = SMALL.copy().rl_module(model_config={"fcnet_hiddens": [4]})
     config.learners(learner_class=PPOLearnerWithSeparateVfOptimizer, learner_config_dict={"lr_vf": 0.0})

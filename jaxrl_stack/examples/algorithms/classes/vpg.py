@@ -42,6 +42,20 @@ class VPGConfig(AlgorithmConfig):
             self.num_episodes_per_train_batch = num_episodes_per_train_batch
         return self
 
+    def validate(self) -> None:
+        """Checks the settings.
+
+        Raises:
+            ValueError: If there are fewer episodes in a train batch than EnvRunners.
+        """
+        super().validate()
+        if self.num_episodes_per_train_batch < (self.num_env_runners or 1):
+            raise ValueError(
+                f"num_episodes_per_train_batch={self.num_episodes_per_train_batch} is less than "
+                f"num_env_runners={self.num_env_runners}. Let each EnvRunner sample at least one episode: set "
+                f"training(num_episodes_per_train_batch={self.num_env_runners})."
+            )
+
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         """Returns the spec of a `VPGRLModule` with one hidden layer of 64 units."""
         return RLModuleSpec(module_class=VPGRLModule, model_config={"hidden_dim": 64})
