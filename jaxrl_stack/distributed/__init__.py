@@ -83,6 +83,8 @@ def initialize(
         )
     except ValueError as error:
         given = {"coordinator_address": coordinator_address, "num_processes": num_processes, "process_id": process_id}
+        if None not in given.values():  # JAX refuses one of these or of the other arguments
+            raise
         known = ", ".join(f"{name}={value!r}" for name, value in given.items())
         variables = ", ".join(names[0] for names in _VARIABLES.values())
         raise ValueError(
