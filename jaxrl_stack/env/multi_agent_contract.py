@@ -1,5 +1,5 @@
-"""Check that a multi-agent environment follows the `MultiAgentEnv` interface, in every reset and step. Error messages
-name the environment, its copy and env runner, the agent and the step.
+"""Checks of a multi-agent environment: the results of every reset and step must follow the `MultiAgentEnv` interface.
+Error messages name the environment, the copy and its env runner, the agent and the step.
 """
 
 from __future__ import annotations
@@ -264,8 +264,8 @@ class AgentsOfEpisode:
                 self._refuse(f"returned the info {shown(value)} of agent {agent!r}. Return a dict, {{}} if empty.")
 
     def _check_observation(self, agent: Hashable, value: Any) -> None:
-        """Raises an error for an observation that does not fit its space; the first observations are also checked for
-        values out of bounds.
+        """Raises an error if the observation of an agent does not have the structure, shapes and types of the agent's
+        space. The environment's first observations are also checked for values outside of the bounds of the space.
         """
         space = self._env.get_observation_space(agent)
         problem = misfit(space, value, f"the observation of agent {agent!r}")

@@ -353,7 +353,7 @@ class _Copies(MultiAgentEnv):
 
     @property
     def render_mode(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Render mode of the agents' single-agent environments; can be assigned."""
+        """Render mode of the agents' single-agent environments; an assignment sets the mode of all of them."""
         return self.envs[0].render_mode
 
     @render_mode.setter
@@ -374,7 +374,7 @@ class _Copies(MultiAgentEnv):
 
 
 def policies_missing(name: str, agents: Any) -> str:
-    """Returns the error message to raise if the config has no policies for the agents of a multi-agent environment."""
+    """Returns the message of the error for a config without policies for the agents of a multi-agent environment."""
     return (
         f"{name} has the agents {list(agents)}, but the config has no policies for them. Name policies and map agents "
         "to them: multi_agent(policies={'shared'}, policy_mapping_fn=lambda agent_id, episode, **kwargs: 'shared')."

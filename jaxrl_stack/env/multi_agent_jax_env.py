@@ -93,7 +93,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
 
     @property
     def everybody_acts(self) -> bool:
-        """Whether all agents act in every step; programs then contain no code for agents that wait."""
+        """Whether all agents act in every step. If True, compiled programs contain no code for agents that wait."""
         return type(self).acts is MultiAgentJaxEnv.acts
 
     def acts(self, state: Any) -> Mapping[Any, Any]:
@@ -155,15 +155,17 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
 
     def _goes_on(self, acts: Any, terminateds: Any, truncateds: Any) -> list[jax.Array]:
         """Returns one scalar bool array per agent: whether the agent can act in the next step. If all agents act in
-        every step, an agent can act until it is terminated or truncated. Otherwise, returns the values of `acts`.
+        every step, an agent can act until it is terminated or truncated. If agents may wait, the result is the values
+        of `acts`.
         """
         if not self.everybody_acts:
             return list(acts.values())
         return [~(terminateds[agent] | truncateds[agent]) for agent in self.possible_agents]
 
     def _with_all(self, name: str, flags: Any) -> tuple[dict[Any, jax.Array], Any]:
-        """Returns ``(flags of all agents, the flag "__all__" or None)``. Agents without an entry in `flags` get False.
-        If "__all__" is True, all agents get True.
+        """Splits the terminated or truncated flags of one step, `flags`, into ``({agent: flag}, flag of "__all__")``.
+        Agents without an entry get False. If the flag of "__all__" is True, all agents get True; if this flag is
+        missing, it is returned as None.
         """
         of_all = flags.get(ALL) if isinstance(flags, Mapping) else None
         own = self._flags(name, {agent: flag for agent, flag in dict(flags).items() if agent != ALL}, default=False)

@@ -179,7 +179,9 @@ class ModuleRows:
         self.completing, self._ends = [], {}
 
     def inputs_now(self, timesteps: int) -> Any:
-        """Returns the module inputs (after connectors) for the observations after an env step and before any reset."""
+        """Returns the module's inputs ``[R, ...]`` for its ``R`` batch rows: the observations after an env step and
+        before any reset, as changed by the module's connectors.
+        """
         if not self.policy.records_obs:
             return self.obs
         actions = _copied(self._prev_actions)
@@ -243,8 +245,8 @@ class MultiAgentRollout:
 
     @property
     def has_episodes(self) -> bool:
-        """Whether `MultiAgentEpisode` objects of the unfinished episodes exist, so that `EnvRunner.sample` can return
-        episodes without resetting the environments first.
+        """Whether `MultiAgentEpisode` objects of the unfinished episodes exist. If not, `EnvRunner.sample` resets the
+        environments before it samples episodes.
         """
         return self.live is not None
 
@@ -289,7 +291,7 @@ class MultiAgentRollout:
         return ModuleRows(self.policies[mid], self.connectors[mid], self.spaces[mid], num_envs * len(agents), watch)
 
     def _out_of_range(self) -> list[OutOfRange]:
-        """Returns `OutOfRange` reports of the observations that contain invalid numbers. In a report, `row` is the
+        """Returns `OutOfRange` reports of invalid numbers in observations (see `OutOfRange`). In a report, `row` is the
         index of the environment, and `what` names the agent.
         """
         num_envs, found = self.envs.num_envs, []
@@ -369,8 +371,8 @@ class MultiAgentRollout:
         return self.live
 
     def forget_episodes(self) -> None:
-        """Discards the `MultiAgentEpisode` objects of unfinished episodes, so that `EnvRunner.sample` does not continue
-        them. If callbacks, Python connectors or preprocessors read these objects, discards nothing.
+        """Discards the `MultiAgentEpisode` objects of unfinished episodes, so that later steps do not continue them.
+        Keeps the objects if callbacks, Python connectors or preprocessors read every step of unfinished episodes.
         """
         if not self.needs_live:
             self.live = None
@@ -387,7 +389,8 @@ class MultiAgentRollout:
 
     def _show_step(self, step: MultiAgentVectorStep, timesteps: int, *, is_last: bool) -> None:
         """Adds the results of an environment step (observations, rewards, flags) to the `MultiAgentEpisode` objects of
-        the unfinished episodes, and calls the users' callbacks.
+        the unfinished episodes. Calls the user's callbacks ``on_episode_step`` and, for ended episodes,
+        ``on_episode_end``.
         """
         live: Any = self.live
         inputs = {}
@@ -461,8 +464,9 @@ class MultiAgentRollout:
             step.final_obs[index] = dict(self.preprocessing(final_obs, episode))
 
     def _assign_row(self, index: int, agent: Any) -> tuple[ModuleRows, int]:
-        """Selects the module and the batch row of an agent that is new in its episode. Raises MultiAgentEnvError if
-        `possible_agents` lacks the agent, or if the module may not control the agent.
+        """Selects the module and the batch row of an agent that appears for the first time in its episode, and returns
+        both. Raises MultiAgentEnvError if `possible_agents` lacks the agent, or if the policy mapping function returns
+        a module that may not control the agent (see `HostMapping.refuse`).
         """
         mid = self._episodes[index].module_for(agent)
         first = self._first_row.get((mid, agent))
@@ -489,7 +493,9 @@ class MultiAgentRollout:
         self._begin(index, step.obs[index], step.reset_infos[index])
 
     def _begin(self, index: int, obs: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
-        """Begins an episode in one environment."""
+        """Begins an episode in one environment: creates the episode object, and writes the preprocessed first
+        observations into the batch rows of the agents.
+        """
         rows = slice(index, None, self.envs.num_envs)
         for module in self._rows.values():
             module.begin_episodes(rows)

@@ -22,8 +22,9 @@ _MAX_BYTES, _MAX_STEPS = 1 << 22, 256
 
 
 class OutOfRange(NamedTuple):
-    """Report of an invalid number in an observation: the step, the row in the batch of observations, and a remedy for
-    the user.
+    """Report of an invalid number in an observation: a choice outside of a discrete space, or an integer that the
+    dtypes of compiled programs cannot hold. The report contains the rollout step, the row in the batch of observations,
+    and advice for the user.
 
     Attributes:
         step: Step of the rollout.
@@ -39,7 +40,7 @@ class OutOfRange(NamedTuple):
 
     @property
     def is_of_first_step(self) -> bool:
-        """Whether the reported number is from the observation that the reset before the rollout returned, or from the
+        """Whether the invalid number is in the observation that the reset before the rollout returned, or in the
         observation after the rollout's first step.
         """
         return self.step < 2
@@ -48,7 +49,7 @@ class OutOfRange(NamedTuple):
 @dataclasses.dataclass(eq=False)
 class _Range:
     """Lower and upper bounds of one leaf of the observation space, and the advice to print if an observation contains a
-    number outside of them.
+    number outside of these bounds.
 
     Attributes:
         low, high: Numbers or arrays of the part's shape.
@@ -124,13 +125,14 @@ class ObservationWatch:
         return not self._parts
 
     def begin(self) -> None:
-        """Starts the check of a new rollout: discards the stored observations and the invalid numbers of the previous
-        rollout.
+        """Starts the check of a new rollout: discards the stored observations and the `OutOfRange` reports of the
+        previous rollout.
         """
         self._num_kept, self._found = 0, []
 
     def add(self, step: int, obs: Any, rows: np.ndarray | None = None) -> None:
-        """Stores the batch of observations of one step; they are checked later, together with other steps.
+        """Stores a copy of one step's batch of observations. The stored batches of many steps are checked later, all
+        together.
 
         Args:
             step: Step of the rollout.
@@ -147,7 +149,8 @@ class ObservationWatch:
         self._num_kept = k + 1
 
     def add_block(self, obs: Any) -> None:
-        """Checks the observations of all steps of a rollout in one call, instead of calls of `add` in each step.
+        """Checks the observations of all steps of a rollout in one call, so that `add` need not be called in each step.
+        `found` returns the reports of invalid numbers.
 
         Args:
             obs: Pytree ``[T, R, ...]`` that mirrors the space, with the dtypes of programs.
@@ -157,8 +160,9 @@ class ObservationWatch:
             self._compare_part(part, values, range(len(values)), np.ones(values.shape[:2], bool))
 
     def found(self) -> list[OutOfRange]:
-        """Checks the stored observations. Returns the invalid numbers that were found since `begin`, as a list of
-        `OutOfRange` reports sorted by step and row.
+        """Checks the stored observations. Returns the reports of invalid numbers since the last `begin` call, as a list
+        of `OutOfRange` sorted by step and row. An invalid number is a choice outside of a discrete space, or an integer
+        that the dtypes of compiled programs cannot hold.
         """
         self._compare()
         return sorted(self._found, key=lambda one: one[:2])

@@ -64,8 +64,8 @@ def stored_form(given: Any) -> Any:
 
 
 def _kind_and_values(given: Any) -> tuple[Kind | None, tuple[Any, ...]]:
-    """Splits a distribution setting into ``(kind, bounds or values)``, with the kinds "uniform", "log" and "choices";
-    the kind is None if `given` has an unknown form.
+    """Splits a user's setting of a distribution, `given`, into ``(kind, bounds or values)``, where the kind is
+    "uniform", "log" or "choices". Returns ``(None, ())`` if `given` has an unknown form.
     """
     if isinstance(given, list | tuple) and given and isinstance(given[0], str):
         return (given[0], tuple(given[1:])) if given[0] in ("uniform", "log") else (None, ())  # type: ignore[return-value]
@@ -162,9 +162,9 @@ class ParamRange:
 
 
 def _check_limits(kind: Kind, arrays: list[np.ndarray], dtype: np.dtype) -> None:
-    """Raises ValueError if the parameter's dtype cannot hold the numbers of a distribution. Floats must also fit
-    float32, in which they are drawn: raises if a number or ``high - low`` of a uniform range overflows, or if a log
-    range begins below the smallest normal float.
+    """Raises ValueError if the parameter's dtype cannot hold the numbers of a distribution. Floats are drawn as
+    float32, so they must fit both dtypes. Three cases are errors: a float overflows; ``high - low`` of a uniform range
+    overflows; or a log range begins below the smallest normal float.
     """
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)

@@ -204,8 +204,8 @@ def _ranges(env: JaxEnv, given: Mapping[str, Any]) -> dict[str, ParamRange]:
 
 
 def _check_scales(env: JaxEnv, scales: Mapping[str, ParamRange]) -> None:
-    """Raises ValueError if observations contain a parameter on a log scale, but the environment's value of this
-    parameter without random draws (``env.params``) is <= 0.
+    """Checks the parameters that observations contain on a log scale. Raises ValueError if ``env.params`` (the
+    parameters without random draws) has a value <= 0 for one of them.
     """
     for name, scale in scales.items():
         value = np.asarray(leaves_by_name(env.params)[name])
@@ -336,16 +336,16 @@ class _FunctionDraws:
 
 
 def _in_traces(params: Any) -> Any:
-    """Converts NumPy arrays in environment parameters to JAX arrays, as rollouts do, because traced code cannot index
-    NumPy arrays with tracers. Scalars do not change.
+    """Converts NumPy arrays in environment parameters to JAX arrays, because traced code cannot index NumPy arrays
+    with tracers (rollouts convert them, too). Scalars do not change.
     """
     return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, params)
 
 
 def _check_program(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any) -> None:
-    """Checks that `reset` and `step` support the randomized parameters. Raises ValueError if the environment uses a
-    parameter in Python code (such as branches), so that JAX cannot trace `reset` and `step`. Also raises ValueError if
-    `reset` and `step` ignore a parameter that is drawn from a distribution, or all parameters that a function draws.
+    """Checks that `reset` and `step` support the randomized parameters. Raises ValueError in two cases: JAX cannot
+    trace `reset` and `step`, because the environment uses a parameter in Python code, such as a branch; or `reset` and
+    `step` ignore a parameter that is drawn from a distribution, or all parameters that a user's function draws.
     """
     try:
         unread = _unread(env, draws, draws.names)
@@ -402,8 +402,8 @@ def _unread(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, names: tuple[str, 
 
 
 def _check_space_bounds(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any) -> None:
-    """Raises ValueError if drawn parameters change a gymnax action space, or shapes or dtypes of observations; prints a
-    notice if they change observation bounds.
+    """Checks a gymnax environment: raises ValueError if drawn parameters change the action space, or the shapes or
+    dtypes of observations; prints a notice if drawn parameters change the bounds of observations.
     """
     if not isinstance(env, GymnaxEnv):
         return

@@ -1,4 +1,4 @@
-"""Video recording of gymnasium episodes, sampled as in an evaluation."""
+"""Video recording of gymnasium episodes. A separate env runner samples the episodes as in an evaluation."""
 
 from __future__ import annotations
 
@@ -178,8 +178,8 @@ class _Camera:
         return panels
 
     def _rendered(self, env: Any, env_index: int) -> Any:
-        """Renders a frame of an environment. If that fails once, returns None in this and all later calls, so that a
-        video does not mix rendered frames with drawings of observations.
+        """Renders a frame of an environment. If an environment cannot be rendered, this and all later calls return
+        None, so that a video does not mix rendered frames with drawings of observations.
         """
         if not self._has_frames:
             return None
@@ -220,9 +220,9 @@ class _Camera:
 
 
 def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
-    """Yields the observations that the video shows next. The first is the observation for which the policy chose its
-    last action, if the video does not show this observation yet. If the episode has ended, its final observation
-    follows.
+    """Yields the observations that a video must draw after a step. The first is the observation for which the policy
+    chose the action of this step; it is omitted if the video contains it already. If the step ended the episode, the
+    final observation follows.
 
     The newest observation of an unfinished episode is left out: until the policy acts on it, the episode contains it in
     the form that connectors get. The final observation has the form that the policy would have received.
@@ -252,9 +252,9 @@ def _returns(episode: MultiAgentEpisode) -> dict[Any, float]:
 
 
 def _space_of(observation: Any, seen: gym.Space, returned: gym.Space) -> gym.Space:
-    """Returns the space of an observation in an episode: the policy's observation space `seen` if the observation fits
-    this space, else the environment's observation space `returned`. An observation that does not fit `seen` comes from
-    the environment without a change by connectors.
+    """Returns the space with which a video draws an observation: `seen`, the policy's observation space, if the
+    observation fits this space; else `returned`, the environment's observation space. An observation that does not fit
+    `seen` was not changed by connectors.
     """
     try:
         validate_batch(seen, observation, 0)

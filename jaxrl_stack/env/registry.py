@@ -162,8 +162,9 @@ class ResolvedEnv:
         return env
 
     def release(self, env: Any) -> None:
-        """Closes an unused environment that `make` created. Inside a ``with creators_called_once():`` block, stores an
-        environment of a registered creator instead, so that an env runner can use the environment.
+        """Closes an unused environment that `make` created. Exception: inside a ``with creators_called_once():`` block,
+        an environment that a registered creator made is stored instead, so that an env runner can use it without a
+        second call of the creator.
         """
         if self.registered is not None:
             keep(self.registered, self.context, env)
@@ -199,7 +200,8 @@ class ResolvedEnv:
 
 
 def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None, *, num_envs: int | None = None) -> ResolvedEnv:
-    """Finds the environment that ``config.environment(env, env_config=...)`` names.
+    """Finds the environment that ``config.environment(env, env_config=...)`` names. Returns a `ResolvedEnv`: the kind
+    of the environment, and functions that create copies.
 
     In this order: an instance; a class; a registered name; "gymnax/<id>"; "envpool/<id>"; the prefix of a suite, as in
     "brax/ant"; "module:Class"; an id of gymnasium ("ALE/..." imports ale-py). A class is called with the `EnvContext`,
@@ -361,8 +363,9 @@ def _resolve_class(env: type, name: str, context: EnvContext) -> ResolvedEnv:
 
 
 def _check_class(env: type) -> None:
-    """Raises TypeError if an environment class is abstract or cannot be called with the env_config as the only
-    argument, or if the `reset` of a `gymnasium.Env` class does not take `seed` and `options`.
+    """Checks an environment class. Raises TypeError in three cases: the class is abstract; the class cannot be called
+    with the env_config as the only argument; or the `reset` of a `gymnasium.Env` class does not take `seed` and
+    `options`.
     """
     if inspect.isabstract(env):
         missing = ", ".join(sorted(getattr(env, "__abstractmethods__")))  # noqa: B009 - only abstract classes have it

@@ -17,8 +17,8 @@ _FIRST_CAPACITY = 64
 
 
 class RestoredEpisodes(NamedTuple):
-    """Result of `ReplayableEpisodes.restore` for ``B`` environments: their last infos, and the problems of environments
-    whose episode could not be restored.
+    """Result of `ReplayableEpisodes.restore` for ``B`` environments: the last info of each environment, and a text that
+    describes the problem of each environment whose episode could not be restored.
 
     Attributes:
         infos: The last info of each environment, from a reset or from the last replayed step.
@@ -146,8 +146,9 @@ class ReplayableEpisodes:
         returns: np.ndarray,
         renew: Callable[[int], object],
     ) -> RestoredEpisodes:
-        """Restores unfinished episodes that `get_state` saved: resets each environment with the saved seed, and repeats
-        the saved actions.
+        """Restores the unfinished episodes in a `get_state` result: resets each environment with the saved seed, and
+        repeats the saved actions. Returns the last infos, and the problems of environments whose episode could not be
+        restored.
 
         An environment whose last observation or return differs from the stored one, in any bit, is reset with its next
         seed instead.
@@ -183,8 +184,8 @@ class ReplayableEpisodes:
         return RestoredEpisodes(infos, problems)
 
     def _take_in(self, actions: Any, lengths: Sequence[int], ends: Sequence[int], problems: Mapping[int, str]) -> None:
-        """Stores the actions of restored episodes, as if `add` had recorded them, so that later `add` calls append to
-        them. Omits the actions of episodes that could not be restored.
+        """Replaces the recorded actions by the actions of the restored episodes, so that later `add` calls append to
+        the restored actions. Omits the actions of episodes that could not be restored.
         """
         kept = [0 if i in problems else length for i, length in enumerate(lengths)]
         self._time = longest = max(kept, default=0)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def module_refs(runner: Any) -> frozenset[str]:
-    """Returns the names of the weight arrays in a runner's modules."""
+    """Returns the names of the weight arrays (parameters and other module state) in the modules of an env runner."""
     state = runner.get_state([COMPONENT_RL_MODULE])[COMPONENT_RL_MODULE]
     return frozenset([*state["params"], *state.get("rest", {})])
 

@@ -25,8 +25,8 @@ def sampled(runner: Any, *, what: Any, number: int, share: Mapping[str, Any], se
 
 def num_returns(keep_remote: bool) -> int:
     """Returns the number of Ray objects that a `sampled_in_actor` call returns: 2 with `keep_remote`, else 1. The
-    second object contains the columns (arrays of the sampled steps). The columns are a return value, because return
-    values outlive the actor; objects that the actor itself puts into the object store do not.
+    second object contains the columns (arrays of the sampled steps). They are a return value, because Ray keeps return
+    values after the actor has ended, but not objects that the actor itself puts into the object store.
     """
     return 2 if keep_remote else 1
 
@@ -72,8 +72,8 @@ def sampled_in_actor(
 
 
 def _pull_state(runner: Any, server: Any) -> None:
-    """Loads the newest state from the `EnvRunnerStateServer` if its weights are newer than the runner's; changes
-    nothing if the server does not answer.
+    """Loads the newest state from the `EnvRunnerStateServer` into the env runner if the server's weights are newer than
+    the runner's weights. If the server does not answer, prints a notice, and the runner keeps its state.
     """
     from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
 
@@ -97,8 +97,8 @@ def whole(numbered: tuple[int, Any], modules: Any) -> tuple[int, Any]:
 
 
 def in_object_store(block: SampleBlock, backend: Backend) -> SampleBlock:
-    """Puts the columns of a sample into Ray's object store, and returns the sample with a reference in place of the
-    columns.
+    """Puts the columns of a sample (arrays of the sampled steps) into Ray's object store. Returns the sample with a Ray
+    reference instead of the columns.
     """
     return block.kept_at(backend.put(block.part.modules))
 

@@ -78,8 +78,8 @@ class SamplingMetrics:
         self._means: dict[str, tuple[float, int]] = {}
 
     def snapshot(self, *, with_logged: bool) -> tuple[Any, ...]:
-        """Returns the current counts of steps and episodes for `roll_back`; with `with_logged`, also a copy of the
-        logged metrics.
+        """Returns the current number of env steps and the list of ended episodes, which `roll_back` can restore. If
+        `with_logged`, the result also contains a copy of the logged metrics.
         """
         logged = copy.deepcopy(self._logger.get_state()) if with_logged else None
         return self.num_env_steps, list(self.ended), logged
@@ -105,9 +105,9 @@ class SamplingMetrics:
     @property
     def timesteps(self) -> int:
         """Estimated number of env steps that all runners have sampled; schedules compute their values from this number.
-        The estimate is the number that the last `note_lifetime` call set, plus `steps_per_own_step` times the env steps
-        of this runner since then. `steps_per_own_step` is the assumed number of env steps of all runners together per
-        env step of this runner.
+        The estimate is the number that the last `note_lifetime` call set, plus the env steps of this runner since then
+        multiplied by `steps_per_own_step`. This factor is the assumed number of env steps that all runners sample while
+        this runner samples one.
         """
         return self._others_env_steps + self.num_env_steps * self.steps_per_own_step
 
@@ -120,13 +120,14 @@ class SamplingMetrics:
         self.num_env_steps = 0
 
     def add_recording(self, num_env_steps: int, acting: float, step_times: StepTimes, running_steps: int) -> None:
-        """Adds the number of env steps and the durations of one sampling call (a recording) to the collected metrics.
+        """Adds the results of one rollout of this runner's environments to the collected metrics: number of env steps,
+        and durations of policy calls and vector steps.
 
         Args:
-            num_env_steps: Number of env steps of the recording.
-            acting: Mean duration of its policy calls, in seconds.
-            step_times: Total duration, in seconds, and number of its vector steps.
-            running_steps: Number of steps of the unfinished episodes after the recording, summed over all environments.
+            num_env_steps: Number of env steps of the rollout.
+            acting: Mean duration of the policy calls of the rollout, in seconds.
+            step_times: Total duration, in seconds, and number of the vector steps of the rollout.
+            running_steps: Number of steps of the unfinished episodes after the rollout, summed over all environments.
         """
         self.num_env_steps += num_env_steps
         self._step_times = self._step_times.plus(step_times)
@@ -156,7 +157,9 @@ class SamplingMetrics:
         self._means[name] = (total + value, number + 1)
 
     def log_means(self) -> None:
-        """Logs, for each name, the mean of the numbers that `add_number` has collected, and drops these numbers."""
+        """Logs the mean of the numbers that `add_number` has collected under each metric name, and discards these
+        numbers.
+        """
         for name, (total, number) in self._means.items():
             self._logger.log_value(name, total / number)
         self._means = {}
@@ -184,7 +187,9 @@ class SamplingMetrics:
         return dict(steps)
 
     def take_step_times(self) -> StepTimes:
-        """Returns the total duration (seconds) and number of vector steps since the last call of `take_step_times`."""
+        """Returns the number of vector steps since the last call of `take_step_times`, and their total duration in
+        seconds, as `StepTimes`.
+        """
         times, self._step_times = self._step_times, NO_STEP_TIMES
         return times
 
@@ -203,8 +208,8 @@ class SamplingMetrics:
         return self._logger.reduce()
 
     def report(self) -> dict[str, Any]:
-        """Logs the episodes in `ended`, clears this list, and logs the env steps since the last report. Then calls
-        `take_logged`, and returns the result of this call: all metrics logged since the last call of `take_logged` or
+        """Logs the episodes in `ended` and the number of env steps since the last `report` call, and clears `ended`.
+        Then returns the result of `take_logged`: all metrics that were logged since the last call of `take_logged` or
         `report`.
         """
         for episode in self.ended:

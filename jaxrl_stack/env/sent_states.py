@@ -1,4 +1,4 @@
-"""SentStates: env runner states that an `EnvRunnerGroup` has sent to its actors, or sends with their next calls."""
+"""Storage of env runner states that an `EnvRunnerGroup` has sent to its actors, or will send with their next calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class _Sent(NamedTuple):
 
 
 class SentStates:
-    """Env runner states of each actor in the order in which they were sent, without states that later ones replace.
+    """Stores the env runner states that each actor has received or receives with its next call, oldest first. Discards
+    a state if a newer state replaces it.
 
     A state replaces an older one if it has all components of the older one, and all arrays of the older one's modules.
     Thus weights of some modules replace only older weights of these modules.

@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `SingleAgentEpisode`."""
+"""RLlib's import path of the class `SingleAgentEpisode`, which is defined in `jaxrl_stack.episodes`."""
 
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 

@@ -58,7 +58,7 @@ class NoOutput:
     num_buffered_rows = 0
 
     def add_block(self, columns: Any, counts: np.ndarray | None = None) -> None:
-        """Adds a block of sampled steps to the output files; see `StepsBuilder.add`."""
+        """Adds a block (arrays of the sampled steps of one rollout) to the output files; see `StepsBuilder.add`."""
 
     def add_episodes(self, episodes: Sequence[Any]) -> None:
         """Adds the episodes that one `sample` call returned to the output files; see `ChunkJoiner.add`."""
@@ -69,7 +69,7 @@ class NoOutput:
         """
 
     def flush(self, *, is_last: bool = False) -> None:
-        """Completes the file that is being written, if any.
+        """Completes the output file that is being written, if any: writes the buffered steps and closes the file.
 
         Args:
             is_last: Whether no more steps follow: then unfinished episodes are cut and written, unless
@@ -81,10 +81,10 @@ NO_OUTPUT = NoOutput()
 
 
 class StepOutput(NoOutput):
-    """Output files of a runner; each sampled step is written once. A `StepsBuilder` (for blocks) and a `ChunkJoiner`
-    (for episode objects) store steps until their episode ends, so that the steps of an episode are adjacent in a file.
-    Exceptions: an episode with `output_max_rows_per_file` rows or more is written in several parts, and so are all
-    unfinished episodes if the steps in the `StepsBuilder` take too much memory.
+    """Writes a runner's sampled steps to output files, each step once. A `StepsBuilder` (for arrays of steps) and a
+    `ChunkJoiner` (for episode objects) store steps until their episode ends, so that the steps of an episode are
+    adjacent in a file. Two kinds of episodes are written in several parts: episodes with `output_max_rows_per_file`
+    rows or more, and all unfinished episodes if the steps in the `StepsBuilder` take too much memory.
 
     Args:
         config: The runner's config, with `output` set.

@@ -69,16 +69,16 @@ class TrainingShards:
         self.is_finite = True
 
     def _first(self, key: jax.Array) -> Any:
-        """Creates the initial environment state of one device (leaves ``[1, ...]``): reset environments, or only a PRNG
-        key if the training program steps no environments.
+        """Creates the initial environment state of one device, with leaves ``[1, ...]``: the state after a reset of the
+        device's environments. If the training program steps no environments, the state is only a PRNG key.
         """
         rollout = self._rollout
         first = key if rollout is None else rollout.init(key, self._num_envs // self._num_devices)
         return jax.tree.map(lambda x: x[None], first)
 
     def shapes(self) -> Any:
-        """Returns shapes and dtypes of one device's environment state, without the device axis. If `start` is called
-        later, JAX does not trace the function that creates the state again.
+        """Returns shapes and dtypes of one device's environment state, without the device axis. JAX caches the trace of
+        the function that creates this state, so that a later `start` call does not trace the function again.
         """
         shard = jax.eval_shape(self._init, stream_key(0, Stream.ROLLOUT))
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shard)
@@ -90,10 +90,10 @@ class TrainingShards:
         self.state, self.window = devices.place_shards(shards, self._devices), None
 
     def take_window(self, packed: Any) -> None:
-        """Unpacks the array `packed` that the training program returned (see `EpisodeWindow.packed`). Stores the
-        statistics of the last finished episodes as `window`. Sets `is_finite` to False if an episode return or a last
-        observation is not finite, or if, with one agent, a discrete value in a last observation is outside of its
-        space; else to True. If the array is empty, nothing changes.
+        """Unpacks the array `packed` that the training program returned (see `EpisodeWindow.packed`), and sets `window`
+        and `is_finite`. `window` gets the statistics of the last finished episodes. `is_finite` becomes False if an
+        episode return or a last observation is not finite or, with one agent, if a discrete value in a last observation
+        is outside of its space; otherwise it becomes True. If the array is empty, nothing changes.
         """
         if self._rollout is not None and len(packed):
             self.window, self.is_finite, unclaimed = EpisodeWindow.unpacked(np.asarray(packed), self._rollout.agents)
@@ -148,8 +148,8 @@ class TrainingShards:
 
     def set_state(self, runner: dict[str, Any]) -> bool:
         """Restores the training environments from the saved state of an EnvRunner. Returns True if all environments now
-        have saved states or new episodes. Returns False if their states were not replaced; even then, PRNG keys or
-        connector statistics may have been loaded.
+        have saved states or new episodes. Returns False if the environments keep their current states; even then, PRNG
+        keys or connector statistics may have been loaded.
 
         Raises:
             ValueError: The state belongs to another environment or other connectors.
@@ -211,20 +211,23 @@ class TrainingShards:
 
 
 def _acting_modules(stored: Mapping[str, Any]) -> set[str]:
-    """Returns the ids of the modules that acted in the run that saved a state of the environments. Names of saved
-    arrays contain these ids: ``"modules/<module id>/..."``.
+    """Returns the ids of the modules that acted in a saved run. The ids are part of the array names in the run's saved
+    environment state: ``"modules/<module id>/..."``.
     """
     return {name.split("/")[1] for name in stored if name.startswith("modules/")}
 
 
 def _of_agents(named: Mapping[str, Any]) -> set[str]:
-    """Returns the names of the arrays in a saved state that contain per-agent statistics of finished episodes."""
+    """Returns the names in `named`, the arrays of a saved environment state, that belong to per-agent statistics of
+    finished episodes.
+    """
     return {name for name in named if name.startswith("window/agents/")}
 
 
 def _restored_keys(stored: Mapping[str, Any], dtype: Any, num_devices: int) -> jax.Array:
-    """Restores the PRNG keys, one per device, from the saved state of a run whose training program steps no
-    environments. If this run has another number of devices, derives new keys from the saved key of the first device.
+    """Restores the PRNG keys, one per device, from the saved state of a run whose training program stepped no
+    environments. Such a state contains only these keys. If this run has another number of devices, derives new keys
+    from the first saved key.
     """
     saved_devices = np.shape(next(iter(stored.values()), ()))[:1]
     keys = from_named_leaves(jax.ShapeDtypeStruct(saved_devices, dtype), stored, "the random numbers")

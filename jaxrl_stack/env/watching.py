@@ -83,8 +83,8 @@ BEFORE, AFTER = "seen_before", "seen_after"
 
 
 class WatchedRollout(DeviceRollout):
-    """Rollout that records only the data of videos: states, observations, actions, rewards, and the rollout's masks (if
-    any), which are False where an agent's step is not complete.
+    """Rollout that records only the data that videos need: states, observations, actions, rewards and, if the rollout
+    records it, ``LOSS_MASK`` (False where an agent's step is not complete).
     """
 
     def step_envs(

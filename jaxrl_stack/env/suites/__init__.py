@@ -109,7 +109,9 @@ SUITES = {
 
 @functools.cache
 def all_suites() -> dict[str, Suite]:
-    """Returns all suites by prefix, from this package and from installed packages with an entry point."""
+    """Returns all suites, ``{prefix: Suite}``: this package's suites, and suites that other installed packages declare
+    as entry points of the group "jaxrl_stack.environments".
+    """
     brought = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return {entry.name: Suite(entry.name, entry.value) for entry in brought} | SUITES
 

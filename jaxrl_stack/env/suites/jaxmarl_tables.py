@@ -1,4 +1,6 @@
-"""Tables of facts that JaxMARL's environments do not declare: time limits, agents that end early, correct spaces."""
+"""Facts that JaxMARL's environments do not declare: tables of time limits and of agents that may end early, and a
+function that corrects the declared observation spaces.
+"""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.

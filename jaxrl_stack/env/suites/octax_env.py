@@ -21,8 +21,8 @@ _SETTINGS = ("max_num_steps_per_episodes", "instruction_frequency", "fps", "fram
 
 
 class OctaxEnv(SuiteEnv):
-    """Octax game. Settings in `env_config` are arguments of Octax's ``OctaxEnv`` that the game does not fix:
-    `max_num_steps_per_episodes`, `instruction_frequency`, `fps` and `frame_skip`.
+    """Octax game. Settings in `env_config` are the arguments `max_num_steps_per_episodes`, `instruction_frequency`,
+    `fps` and `frame_skip` of Octax's ``OctaxEnv``; the game determines the other arguments.
 
     Observations are the last frames, bool ``[64, 32, frame_skip]`` (Octax has the frames first). The end of the game
     terminates an episode; `max_num_steps_per_episodes` truncate it.

@@ -1,4 +1,4 @@
-"""Base class of adapters: one environment of a suite, created from its id."""
+"""Base class of suites' adapters. An adapter is one environment of a suite, created from the environment's id."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ class SuiteEnv(AutoResetJaxEnv):
 
     @classmethod
     def suite(cls) -> str:
-        """Returns name and version of the suite's package, for messages."""
+        """Returns the name and version of the suite's package as text, for messages; only the name if the package is
+        not installed.
+        """
         name = cls.distribution or cls.prefix
         try:
             return f"{name} {importlib.metadata.version(name)}"

@@ -1,5 +1,5 @@
-"""Helpers that import optional game packages. The episode buffer `InfiniteLookbackBuffer` can also be imported from the
-submodule `infinite_lookback_buffer`, as in RLlib.
+"""Helpers that import optional game packages, and RLlib's import path of `EnvContext`. The submodule
+`infinite_lookback_buffer` is RLlib's import path of `InfiniteLookbackBuffer`.
 """
 
 from __future__ import annotations

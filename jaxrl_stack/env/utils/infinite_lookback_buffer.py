@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `InfiniteLookbackBuffer`."""
+"""RLlib's import path of the class `InfiniteLookbackBuffer`, which is defined in `jaxrl_stack.episodes`."""
 
 from jaxrl_stack.episodes.infinite_lookback_buffer import InfiniteLookbackBuffer
 

@@ -1,1 +1,1 @@
-"""Vectors of environments that are stepped in Python (host environments), all in one call."""
+"""Vector environments that are stepped in Python (host environments). One call steps all environments of a vector."""

@@ -31,7 +31,7 @@ def make_vector_env(
     seed: int = 0,
     num_envs: int | None = None,
 ) -> HostVectorEnv | SyncHostMultiAgentEnv:
-    """Creates the vector environment of one runner.
+    """Creates the vector environment of one env runner, as the config describes.
 
     The setting ``gym_env_vectorize_mode`` selects the kind of vector: "sync" steps the environments one after the other
     in this process; "async" steps each in a separate process (a script needs ``if __name__ == "__main__"``, because a

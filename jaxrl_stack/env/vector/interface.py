@@ -187,8 +187,9 @@ class HostVectorEnv(abc.ABC):
         )
 
     def replay(self, index: int, seed: int, actions: Any, num_steps: int) -> Replayed:
-        """Restores an episode of one environment: resets it with a seed and steps it with recorded actions, up to the
-        last action or the episode's end.
+        """Restores an episode of one environment: resets the environment with a seed, and repeats recorded actions up
+        to the last action or the episode's end. Returns a `Replayed`, which contains the last observation, the return
+        and the number of steps.
 
         Args:
             index: Index of the environment.
@@ -207,4 +208,4 @@ class HostVectorEnv(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Releases all environments; their errors are only logged. A second call does nothing."""
+        """Closes all environments. Exceptions of their `close` methods are only logged. A second call does nothing."""

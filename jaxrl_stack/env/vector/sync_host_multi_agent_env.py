@@ -221,7 +221,7 @@ class SyncHostMultiAgentEnv:
         self.close()
 
     def close(self) -> None:
-        """Releases all environments; their errors are only logged. A second call does nothing."""
+        """Closes all environments. Exceptions of their `close` methods are only logged. A second call does nothing."""
         while self.envs:
             close_env(self.envs.pop())
 

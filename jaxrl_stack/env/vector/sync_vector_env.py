@@ -182,7 +182,9 @@ class SyncHostVectorEnv(HostVectorEnv):
         return Replayed(row(self._obs, index), info, float(episode_return), replayed, has_ended)
 
     def _checked_reset(self, index: int, outcome: Any) -> tuple[Any, dict[str, Any]]:
-        """Checks and returns the ``(observation, info)`` of an environment's ``reset``."""
+        """Returns the ``(observation, info)`` of an environment's ``reset`` unchanged; first checks both with the
+        `EnvContract`, unless checks are disabled.
+        """
         if self._contract is not None:
             self._contract.check_reset(outcome, index)
         return outcome

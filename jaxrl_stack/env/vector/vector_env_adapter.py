@@ -164,9 +164,9 @@ class VectorEnvAdapter(HostVectorEnv):
         return InfoRows(infos, self.num_envs, rows, otherwise or {})
 
     def _cast(self, obs: Any) -> Any:
-        """Converts a batch of observations to arrays with the dtypes of the space that was passed to `observe_as`. If
-        `observe_as` was not called, a batch of arrays does not change, and any other batch gets the dtypes of
-        `observation_space`.
+        """Converts a batch of observations to NumPy arrays with the dtypes of `observation_space`, which `observe_as`
+        can replace. Exception: if `observe_as` was not called and the batch consists of arrays already, it is returned
+        unchanged.
         """
         arrays = (np.ndarray, jax.Array)
         if not self._is_cast and (isinstance(obs, arrays) or all(isinstance(x, arrays) for x in jax.tree.leaves(obs))):

@@ -10,8 +10,8 @@ from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 
 
 class VectorMultiAgentEnv(abc.ABC):
-    """Base class of ``B`` multi-agent environments stepped together. Arguments and results are lists of ``B`` dicts by
-    agent.
+    """Base class for a vector of ``B`` multi-agent environments that are stepped together. Actions, observations and
+    other step results are lists with one dict, ``{agent: value}``, per environment.
 
     Attributes:
         envs: The environments.
@@ -59,7 +59,7 @@ class VectorMultiAgentEnv(abc.ABC):
 
     @abc.abstractmethod
     def render(self) -> Any:
-        """Returns a frame of each environment."""
+        """Returns the rendered frames, one for each environment."""
 
     def close(self, **kwargs: Any) -> None:
         """Closes all environments; a second call does nothing."""
