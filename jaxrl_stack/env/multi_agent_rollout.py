@@ -188,7 +188,9 @@ class ModuleRows:
         return self.policy.observe_final(self._memory[0], self.obs, actions, self._prev_rewards.copy(), timesteps)
 
     def begin_episodes(self, rows: slice) -> None:
-        """Marks batch rows as the start of an episode; clears their returns, previous actions and previous rewards."""
+        """Marks batch rows as the start of an episode, and sets the returns, previous actions and previous rewards in
+        these rows to zero.
+        """
         self._reset[rows] = self._has_reset = True
         self._prev_rewards[rows] = 0.0
         for row in range(*rows.indices(self.num_rows)):
@@ -476,8 +478,8 @@ class MultiAgentRollout:
         return place
 
     def _restart(self, index: int, step: MultiAgentVectorStep, recordings: AgentRecordings) -> None:
-        """Adds an ended episode to the metrics, unless its environment failed, and begins the next episode of this
-        environment.
+        """Begins the next episode of an environment whose episode has ended or that has failed. If the environment has
+        not failed, adds the ended episode to the metrics.
         """
         if index not in step.failed:
             returns = {agent: float(module.returns[row]) for agent, (module, row) in self._where[index].items()}

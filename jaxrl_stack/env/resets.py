@@ -49,7 +49,8 @@ _SMALL_RESET = 256
 
 
 def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> JaxStep:
-    """Resets each of ``B`` JAX environments whose episode ended in the last step.
+    """Resets each of ``B`` JAX environments whose episode ended in the last step. Returns `step` with the observations
+    and states after the resets.
 
     If a rollout runs in `scan_ahead`, small resets (see `_SMALL_RESET`) are computed for all of its steps at once,
     before the loop over steps. On CPUs, other resets are computed only in steps that end an episode.

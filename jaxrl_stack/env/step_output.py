@@ -58,14 +58,14 @@ class NoOutput:
     num_buffered_rows = 0
 
     def add_block(self, columns: Any, counts: np.ndarray | None = None) -> None:
-        """Adds a block (arrays of the sampled steps of one rollout) to the output files; see `StepsBuilder.add`."""
+        """Adds a block (arrays of sampled steps) to the output files; see `StepsBuilder.add`."""
 
     def add_episodes(self, episodes: Sequence[Any]) -> None:
         """Adds the episodes that one `sample` call returned to the output files; see `ChunkJoiner.add`."""
 
     def restart(self, lengths: np.ndarray | None = None) -> None:
-        """Writes the stored steps of unfinished episodes. Steps that are added later get new episode ids, even if the
-        environments continue these episodes; see `StepsBuilder.restart`.
+        """Writes the stored steps of unfinished episodes to the output files. Steps that are added later get new
+        episode ids, even if the environments continue these episodes; see `StepsBuilder.restart`.
         """
 
     def flush(self, *, is_last: bool = False) -> None:

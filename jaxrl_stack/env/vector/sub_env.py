@@ -78,7 +78,9 @@ class CheckedEnv(gym.Wrapper):
 
 
 def make_checked_env(name: str, creator: Callable[[EnvContext], Any], context: EnvContext) -> gym.Env:
-    """Creates one environment of an asynchronous vector, in the environment's process; see `make_sub_env`."""
+    """Creates one environment of an asynchronous vector, in the process that will step the environment, and wraps it in
+    a `CheckedEnv` if the environment has an observation space; see `make_sub_env`.
+    """
     env, index = make_sub_env(name, creator, context), context.vector_index
     space = env.observation_space
     return env if space is None else CheckedEnv(env, EnvContract(space, name, context.worker_index, [index]), index)
