@@ -69,8 +69,8 @@ def module_map_of(config: AlgorithmConfig, env: JaxEnv | None) -> ModuleMap:
 
 
 def steps_counted_per_env_step(config: AlgorithmConfig, env: JaxEnv | None) -> int:
-    """Returns how many steps one env step adds to the size of a train batch: the number of agents if `count_steps_by`
-    is "agent_steps" and `env` is a multi-agent JAX environment, else 1.
+    """Returns how many steps one env step counts as, for example in the train batch size: the number of agents if
+    `count_steps_by` is "agent_steps" and `env` is a multi-agent JAX environment, else 1.
 
     Args:
         config: The algorithm's config; only ``count_steps_by="agent_steps"`` makes a difference.
@@ -193,9 +193,9 @@ class HostMapping:
         return _known_policy(policy, self._function, agent, self._name, self._known)
 
     def refuse(self, agent: Hashable, policy: str) -> NoReturn:
-        """Raises an error for an agent that the module `policy` cannot control: the agent is not among the
-        environment's `possible_agents`, or not among the agents that this module may control (found by `_slots` when
-        the env runner was built).
+        """Raises an error for an agent that the module `policy` cannot control. Either the agent is not among the
+        environment's `possible_agents`, or it is not among the agents that this module may control. `HostMapping`
+        determined these agents from trial calls of the policy mapping function and from the agents' spaces.
 
         Raises:
             MultiAgentEnvError: Always.

@@ -56,8 +56,8 @@ class ConnectorStates:
 
     @functools.cached_property
     def has_host_connectors(self) -> bool:
-        """Whether the env-to-module pipeline has connectors that run in Python, outside jit (with RLlib's
-        ``__call__``).
+        """Whether the env-to-module pipeline has host connectors: connectors that override RLlib's ``__call__`` and run
+        in Python, outside jit.
         """
         return bool(self.env_to_module.checked_host_connectors())
 
@@ -111,8 +111,8 @@ class ConnectorStates:
             self.value = (self.value[0], self.module_to_env.state)
 
     def merge_deltas(self) -> None:
-        """Merges the statistics that the env-to-module pipeline has collected since the last merge into the pipeline's
-        running totals.
+        """Updates the running totals of the env-to-module pipeline: merges the statistics that the pipeline has
+        collected since the previous merge.
         """
         self.value = (jax.device_get(self.pure[0].merge(self.value[0], None)), self.value[1])
 
@@ -122,7 +122,9 @@ class ConnectorStates:
 
 
 def state_of(pipeline: Any, state: Any) -> dict[str, Any]:
-    """Returns a pipeline state as plain data: sets `state` on the pipeline and calls its `get_state()`."""
+    """Converts a state of `pipeline` to NumPy data by connector name: stores `state` in the pipeline, then returns
+    ``pipeline.get_state()``.
+    """
     pipeline.state = jax.device_get(state)
     return pipeline.get_state()
 

@@ -314,8 +314,9 @@ class DeviceEnvRunner(EnvRunner):
         return acting.first_row(jax.device_get(program(given, key, state, *self._weights())))
 
     def _step_of(self, module_id: str) -> ModuleStep:
-        """Returns the `ModuleStep` that computes a module's actions (pipelines and forward pass). A module that
-        controls no agent uses the pipelines of the first module that controls an agent.
+        """Returns the `ModuleStep` (pipelines and forward pass) that computes a module's actions. Only modules that
+        control an agent have pipelines: for any other module, uses the pipelines of the first module that controls an
+        agent.
         """
         modules = self.rollout.modules
         return modules[module_id] if module_id in modules else next(iter(modules.values())).of_module(module_id)
@@ -385,8 +386,9 @@ class DeviceEnvRunner(EnvRunner):
         return self._programs[key]
 
     def _weights(self) -> tuple[Any, Any, Any, Any]:
-        """Returns the last arguments of the compiled programs that compute actions: ``(parameters, other state,
-        settings, timesteps)``. Parameters and other state are views of the learner's arrays.
+        """Returns the inputs for computing actions, as the last arguments of the runner's compiled programs:
+        ``(parameters, other state, settings, timesteps)``. Parameters and other state are views of the learner's
+        arrays.
         """
         state = host_view(self._learner.state)
         return state.params, state.rest, self._settings, self._timesteps()
@@ -396,8 +398,8 @@ class DeviceEnvRunner(EnvRunner):
         return {"modules": traced_settings(self.config, self.rollout.pure.module_ids)}
 
     def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> Any:
-        """Builds the context that the rollout acts with: weights and the current values of settings. Called inside
-        compiled programs.
+        """Builds the `context` argument of functions that compute actions: weights and the current values of settings.
+        Called inside compiled programs.
         """
         values = current_values(settings, timesteps, self.config.get_config_for_module)["modules"]
         return self.rollout.context(params, rest, values, timesteps, **static)
@@ -568,9 +570,9 @@ class DeviceEnvRunner(EnvRunner):
         return min(int(self.config.evaluation_duration), self.num_envs)
 
     def _chunks(self, program: Any, state: RunnerState, count: Counting) -> Iterator[Chunk]:
-        """Runs the rollout program repeatedly, until `count` has counted the requested number of episodes or steps.
-        After each run, yields the `RunnerState`, the recorded steps, and a mask (bool ``[T, B]``) of the steps that the
-        evaluation includes.
+        """Runs the rollout program repeatedly for one evaluation, until `count` has counted the requested number of
+        episodes or steps. After each run, yields the `RunnerState`, the recorded steps, and a mask (bool ``[T, B]``) of
+        the recorded steps that count for the evaluation.
         """
         weights, timeout_s = self._weights(), self.config.evaluation_sample_timeout_s
         started = time.monotonic()
@@ -626,9 +628,9 @@ class Counting:
 
     def add(self, steps: EpisodeEnds) -> np.ndarray:
         """Counts the episodes and steps in `steps`, the next steps of an evaluation (NumPy arrays ``[T, B]``). Returns
-        a mask, bool ``[T, B]``, of the steps that the evaluation includes. If a number of steps is requested, the mask
-        is False after this number is reached. If a number of episodes is requested, each environment contributes a part
-        of the episodes, and the mask is False after the last episode of this part.
+        a mask, bool ``[T, B]``, of the steps that count for the evaluation. If a number of steps is requested, the mask
+        is False after this number is reached. If a number of episodes is requested, each environment has a quota of
+        episodes, and the mask is False after the last episode of this quota.
         """
         ended = np.asarray(steps.ended)
         if self._quota is None:
@@ -648,7 +650,7 @@ class Counting:
         return counts
 
     def episodes(self, seconds_per_step: float) -> EndedEpisodes:
-        """Returns the statistics (return, length, duration) of the episodes that the evaluation includes."""
+        """Returns the statistics (return, length, duration) of the episodes that were counted for the evaluation."""
         returns, lengths, agents = jax.tree.map(lambda *parts: np.concatenate(parts), *self._taken)
         lengths = lengths.astype(np.int64)
         return EndedEpisodes(returns.astype(np.float64), lengths, lengths * seconds_per_step, agents)

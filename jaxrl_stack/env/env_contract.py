@@ -53,8 +53,8 @@ def check_spaces(env: gym.Env | gym.vector.VectorEnv, name: str) -> None:
 
 
 class EnvContract:
-    """Checks the return values of the single environments of an env runner; errors name environment, runner, copy of
-    the environment, and step.
+    """Checks the return values of an env runner's single (not vectorized) environments. Errors contain the
+    environment's name, the runner, the index of the environment, and the step.
 
     Args:
         space: Space of an observation.
@@ -117,8 +117,8 @@ class EnvContract:
         self._examine_step(outcome, index)
 
     def _examine_step(self, outcome: Any, index: int) -> None:
-        """Checks the return value of an environment's `step` in detail. Called for the first step of each environment,
-        and for later ones that fail the quick check.
+        """Checks the return value of an environment's `step` in detail. `check_step` calls this method if its faster
+        check does not accept the value, and for all steps until the first step of every environment was checked.
         """
         if isinstance(outcome, tuple) and len(outcome) == 5:
             obs, reward, terminated, truncated, info = outcome
@@ -229,8 +229,9 @@ class VectorContract:
             raise ValueError(f"environment({self._name!r}): {problem}")
 
     def _is_column(self, values: Any, kinds: str) -> bool:
-        """Whether `values` is a valid reward or flag array of a vector step: one number per sub-environment, with a
-        NumPy dtype kind in `kinds`. Kinds without "f" mean flags, which must be 0 or 1.
+        """Whether `values` is a valid array of rewards or flags from a vector step: one number per sub-environment,
+        with a ``dtype.kind`` in `kinds`. If `kinds` lacks "f" (float), the values are flags, which must be bool, 0 or
+        1.
         """
         try:
             array = np.asarray(values)

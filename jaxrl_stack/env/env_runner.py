@@ -140,7 +140,8 @@ class EnvRunner(Checkpointable, abc.ABC):
         return "pong"
 
     def on_restarted(self, num_restarts: int) -> None:
-        """Called in a restarted actor after it received weights and connector states; sets a new seed.
+        """Hook, called in a restarted env runner actor after it received weights and connector states. A subclass can
+        set a new seed, so that the runner does not repeat its earlier episodes.
 
         Args:
             num_restarts: Number of restarts of this actor so far.

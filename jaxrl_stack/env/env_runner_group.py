@@ -980,7 +980,9 @@ class EnvRunnerGroup:
         self._recovery.note_failure(actor_id, error)
 
     def _has_stepped(self, actor_id: int) -> bool:
-        """Whether an actor's environments have made their first step; True if the actor does not answer."""
+        """Whether an actor's environments have made their first step. True if the actor does not answer, so that its
+        failure is not treated as an error of the first step.
+        """
         timeout = self._recovery.policy.probe_timeout_s
         answers = self._manager.foreach_actor(_stepped, remote_actor_ids=[actor_id], timeout_seconds=timeout)
         return all(call.get() for call in answers.ignore_errors())

@@ -36,8 +36,9 @@ class EnvRunnerStateServer:
                 self._state = state
 
     def clear(self) -> None:
-        """Removes the stored env runner state, so that runners do not fetch it any more, and the next `push` may have
-        older weights. `EnvRunnerGroup` calls this method when it sends another state to the runners directly.
+        """Removes the stored env runner state: runners fetch nothing until the next `push`, and this `push` may have
+        older weights than the removed state. `EnvRunnerGroup` calls this method when it sends another state to the
+        runners directly.
         """
         with self._lock:
             self._state = None

@@ -81,7 +81,9 @@ class Derived(NamedTuple):
     function: Callable[[Any, Any], Any]
 
     def of(self, params: Any) -> Any:
-        """Computes the value of this parameter from the values of its two `sources` in `params`."""
+        """Computes the value of the derived environment parameter from the values of the two parameters `sources` in
+        `params`.
+        """
         return self.function(*(getattr(params, source) for source in self.sources))
 
 

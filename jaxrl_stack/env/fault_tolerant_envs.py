@@ -33,8 +33,9 @@ logger = logging.getLogger(__name__)
 
 
 class _Failures:
-    """Context manager around calls of environments, ``with failures: environment.step(...)``. Stores the exception of
-    the block, so that a later handler knows that an environment failed, not other code.
+    """Context manager around calls of environments, ``with failures: environment.step(...)``. Stores an exception of
+    the ``with`` block in `last`, so that a later handler can distinguish failures of environments from errors in other
+    code.
     """
 
     last: BaseException | None = None
@@ -354,8 +355,8 @@ class FaultTolerantEnvs:
         )
 
     def new_watch(self) -> ObservationWatch | None:
-        """Creates an `ObservationWatch`, which checks this vector's observations for values outside of their space;
-        None if checks are disabled, or if nothing needs a check.
+        """Creates an `ObservationWatch`, which checks the observations of all environments for values outside of their
+        space; None if checks are disabled, or if the space allows all values.
         """
         return self.watch_of(self.vector.single_observation_space, self.num_envs, lambda row: f"copy {row}")
 
@@ -399,7 +400,8 @@ class FaultTolerantEnvs:
 
     def accept(self, recording: RolloutRecording, out_of_range: Sequence[OutOfRange] = ()) -> None:
         """Checks the recorded steps of a sampling attempt. Raises ValueError if rewards or observations are NaN or
-        infinite, an action mask allows no action, or an observation is outside of its space.
+        infinite, if an action mask allows no action, or if `out_of_range` reports an observation (a choice outside of a
+        discrete space, or an integer that the dtypes of compiled programs cannot hold).
 
         Args:
             recording: The recorded steps.
@@ -441,8 +443,9 @@ class FaultTolerantEnvs:
             self._failures_in_a_row = {i: n for i, n in self._failures_in_a_row.items() if i not in sampled}
 
     def tolerate_in_attempt(self, error: BaseException, num_failures: int) -> bool:
-        """Decides whether sampling is repeated after a failed attempt, and returns the decision. If an environment
-        failed, the next reset replaces this environment, or all environments if it is unknown which one failed.
+        """Handles the exception of a failed sampling attempt; returns True if sampling is repeated, because an
+        environment failed and the config tolerates this failure. After any failure of an environment, the next reset
+        replaces this environment, or all environments if it is unknown which one failed.
 
         Args:
             error: Exception from an attempt.

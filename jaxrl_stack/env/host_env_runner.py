@@ -567,7 +567,10 @@ class HostEnvRunner(EnvRunner):
 
     @property
     def _sees_every_step(self) -> bool:
-        """Whether user code (callbacks or connectors in Python) runs in every env step. Such code may log metrics."""
+        """Whether user code (callbacks or connectors in Python) runs in every env step. If True, the rollout maintains
+        episode objects, which this code reads, and a failed sampling attempt also restores the logged metrics, because
+        this code may log metrics.
+        """
         return self._watches_episodes or bool(self._host_connectors)
 
     @property
@@ -632,10 +635,12 @@ class HostEnvRunner(EnvRunner):
         return episodes
 
     def _note_episodes(self, episodes: Sequence[Any]) -> None:
-        """Hook for subclasses, called with the episodes that `sample` returns."""
+        """Hook, called with the episodes that `sample` returns. A subclass can write these episodes to files, or count
+        the steps of each agent.
+        """
 
     def _note_block(self, recording: Any) -> None:
-        """Hook for subclasses: `sample_block` calls this method with the recorded steps."""
+        """Hook, called with the steps that `sample_block` recorded. A subclass can write these steps to files."""
 
     def _part_of(self, recording: RolloutRecording, layouts: Layouts | None) -> Part:
         """Converts recorded steps to a `Part` of a train batch: the arrays of each module, and the numbers of env
@@ -666,8 +671,8 @@ class HostEnvRunner(EnvRunner):
     # ------------------------------------------------------------------------------------------------------ metrics
 
     def take_step_times(self) -> StepTimes:
-        """Returns the total duration (seconds) and the number of vector steps since the last call. Both are 0 if a
-        vector environment steps all sub-environments in one call.
+        """Returns the total duration (seconds) and the number of vector steps since the last call. Returns zeros,
+        unless the vector environment steps its sub-environments one after the other in this process.
         """
         times, vector = self._counts.take_step_times(), self._envs.vector
         return times if vector is not None and vector.steps_in_turn else NO_STEP_TIMES
@@ -697,14 +702,16 @@ class HostEnvRunner(EnvRunner):
     # -------------------------------------------------------------------------------------------------------- state
 
     def acting_parts(self) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """Returns ``(all modules, env-to-module pipeline, module-to-env pipeline)``, with the pipelines of the first
-        module that controls an agent. The returned objects do not contain the current weights and connector states.
+        """Returns the objects that compute actions, ``(MultiRLModule of all modules, env-to-module pipeline,
+        module-to-env pipeline)``, with the pipelines of the first module that controls an agent. The objects do not
+        contain the current weights and connector states.
         """
         return next(iter(self.acting_parts_of_modules().values()))
 
     def acting_parts_of_modules(self) -> dict[str, tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]]:
-        """Returns the `acting_parts` of each module that acts, ``{module_id: (all modules, env-to-module pipeline,
-        module-to-env pipeline)}``.
+        """Returns the objects that compute actions, for each module that acts: ``{module_id: (MultiRLModule,
+        env-to-module pipeline, module-to-env pipeline)}``. The MultiRLModule contains all modules and is the same
+        object in each tuple; the pipelines differ.
         """
         return {
             mid: (self._policies.modules, own.env_to_module, own.module_to_env)
@@ -712,8 +719,9 @@ class HostEnvRunner(EnvRunner):
         }
 
     def acting_parts_for(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """Returns ``(all modules, env-to-module pipeline, module-to-env pipeline)``, with the pipelines of the given
-        module. A module that controls no agent uses the pipelines of the first module that controls an agent.
+        """Returns the objects that compute a module's actions, ``(MultiRLModule of all modules, env-to-module pipeline,
+        module-to-env pipeline)``. Only modules that control an agent have pipelines: for any other module, returns the
+        pipelines of the first module that controls an agent.
         """
         return self.acting_parts_of_modules().get(module_id) or self.acting_parts()
 
@@ -793,7 +801,8 @@ class HostEnvRunner(EnvRunner):
         self.metrics.log_value("num_episodes_not_restored", number, reduce="lifetime_sum")
 
     def _note_restored(self, lengths: np.ndarray, infos: Sequence[dict[str, Any]]) -> None:
-        """Hook for subclasses that record steps to files, called after episodes were restored.
+        """Hook, called after unfinished episodes of a checkpoint were restored. A subclass that records steps to files
+        gets the lengths and last infos of these episodes.
 
         Args:
             lengths: Steps of the unfinished episodes, int64 ``[B]``.
@@ -836,8 +845,8 @@ class HostEnvRunner(EnvRunner):
             self._continue_episodes(state.get(_RUNNING_EPISODES))
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns the constructor arguments for another runner with the same config and worker index, which creates new
-        environments.
+        """Returns the constructor arguments for another runner with the same config and worker index. That runner
+        creates new environments.
         """
         return (), {
             "config": self.config.for_checkpoints(*self._connectors.pipelines.of_config()),
@@ -866,9 +875,9 @@ class HostEnvRunner(EnvRunner):
         self._counts.note_lifetime(num_env_steps_sampled_lifetime)
 
     def merge_connector_deltas(self) -> None:
-        """Merges the statistics that this runner's connectors have collected since the last merge into the connectors'
-        running totals. This is sufficient if the group has only this runner; `EnvRunnerGroup.merge_connector_states`
-        merges the statistics of several runners.
+        """Updates the running totals of this runner's connectors: merges the statistics that the connectors have
+        collected since the previous merge. This is sufficient if the group has only this runner;
+        `EnvRunnerGroup.merge_connector_states` merges the statistics of several runners.
         """
         self._connectors.merge_deltas()
 

@@ -192,8 +192,8 @@ class HostRollout:
         return recording
 
     def take_ended(self, recording: Recording, weights_seq_no: int) -> list[tuple[int, SingleAgentEpisode]]:
-        """Returns the episodes that ended in the recorded rollout `recording`, as pairs ``(environment index,
-        episode)``. `recording` must be a result of ``record(..., wants_episodes=True)``.
+        """Returns the episodes that ended in `recording`, as pairs ``(environment index, episode)``. `recording`
+        contains the sampled steps that ``record(..., wants_episodes=True)`` returned.
         """
         if recording.num_failures and not recording.num_env_steps:
             self.builder.reset()
@@ -304,9 +304,9 @@ class HostRollout:
         return self._watch.found()
 
     def _after_step(self, recording, step, inputs, env_to_module, timesteps, ended, is_last, keeps_all) -> None:
-        """Completes the recording of a vector step (one step of all environments): adds the module inputs after the
-        step (before resets) for the environments whose next observation is needed for training or for episode objects.
-        Also records returns and lengths of ended episodes, and marks the starts of new episodes.
+        """Completes the record of a vector step (one step of all environments). Adds the module inputs after the step
+        (before resets) of the environments whose next observation is needed for training or for episode objects. Also
+        records returns and lengths of ended episodes, and marks the starts of new episodes.
         """
         any_ended = ended.any()
         if self._watch is not None and step.final_obs is not None:

@@ -32,7 +32,8 @@ GYMNAX_PREFIX = "gymnax/"
 
 
 class JaxStep(NamedTuple):
-    """Result of one step of one environment, a pytree: observation, state, reward, flags, final observation and info.
+    """Result of one step of one environment, a pytree: observation, state, reward, `terminated`, `truncated`, final
+    observation and info.
 
     Attributes:
         obs: Observation to act on next: the first of the next episode if this step ended one.
@@ -162,9 +163,10 @@ class JaxEnv(abc.ABC):
         """
 
     def step_keys(self, keys: jax.Array) -> Any:
-        """Derives the PRNG keys of many environment steps at once, before a rollout's loop over steps.
+        """Converts PRNG keys to the `keys` arguments of `step_batch` for all steps of a rollout, in one call before the
+        rollout's loop over steps. By default, returns the PRNG keys unchanged.
 
-        Deriving them in each step would be slower. A class that overrides `step_batch` gets the keys unchanged, unless
+        Deriving keys in each step would be slower. A class that overrides `step_batch` gets the keys unchanged, unless
         it overrides `step_keys`, too.
 
         Args:
@@ -196,8 +198,8 @@ _STEP_ENV_PARTS = ("obs", "state", "reward", "terminated", "truncated", "info")
 
 
 class _StepKeys(NamedTuple):
-    """PRNG keys of one environment step: `own` for the dynamics, and `whole`, from which the key of a reset after the
-    step is derived.
+    """PRNG keys of one environment step: the given key `whole`, and the key `own` for the dynamics, derived from
+    `whole`. A reset after the step derives another key from `whole`.
 
     Attributes:
         whole: Keys as they were given. The key of a reset is derived from them only when the reset is computed, because
@@ -259,8 +261,8 @@ class AutoResetJaxEnv(JaxEnv):
 
     @property
     def _step(self) -> Callable[..., Any]:
-        """Function ``(key, state, action, params)`` that steps the environment without a reset. The function returns
-        only arrays and numbers, of the same shapes in every step; `_stepped` converts its return value to a `JaxStep`.
+        """Function ``(key, state, action, params)`` that steps the environment without a reset, and returns only arrays
+        and numbers, of the same shapes in every step. `_stepped` converts this return value to a `JaxStep`.
         """
         return self.step_env
 
@@ -295,7 +297,7 @@ class AutoResetJaxEnv(JaxEnv):
 
 
 class GymnaxEnv(AutoResetJaxEnv):
-    """A gymnax environment (gymnax 1.0 or later).
+    """Adapter from a gymnax environment (gymnax 1.0 or later) to the `JaxEnv` interface.
 
     Every step calls the environment's own ``step``, so that overrides in environments and wrappers keep
     their effect; it splits the key, steps, and resets if the episode ended. (A separate step made of gymnax's
@@ -421,8 +423,8 @@ class GymnaxEnv(AutoResetJaxEnv):
 
     @property
     def _drawn_as(self) -> str:
-        """gymnax's name of the environment, which selects the drawing function for video frames; "" for users' classes
-        and wrappers, because their state may differ.
+        """gymnax's name of the environment, which selects the drawing function for video frames. It is "" for users'
+        classes and wrappers, because their states may differ from the states that the drawing functions expect.
         """
         return str(self.env.name) if type(self.env).__module__.startswith("gymnax.environments.") else ""
 

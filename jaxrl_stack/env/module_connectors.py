@@ -118,8 +118,8 @@ class ModuleConnectors(ByModule[ConnectorStates]):
                 self[mid].set_module_to_env(own)
 
     def merge_deltas(self) -> None:
-        """Merges the statistics that each module's env-to-module pipeline has collected since the last merge into the
-        pipeline's running totals.
+        """Updates the running totals of each module's env-to-module pipeline: merges the statistics that the pipeline
+        has collected since the previous merge.
         """
         for own in self.values():
             own.merge_deltas()

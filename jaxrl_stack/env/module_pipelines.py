@@ -60,8 +60,8 @@ class ModulePipelines(ByModule[Pipelines]):
         super().__init__(of)
 
     def acting_for(self, module_id: str) -> Pipelines:
-        """Returns the env-to-module and the module-to-env pipeline with which a module acts. A module that controls no
-        agent gets the pipelines of the first module that controls one.
+        """Returns the connector pipelines for computing a module's actions. Only modules that control an agent have
+        pipelines: for any other module, returns the pipelines of the first module that controls an agent.
         """
         return self[module_id] if module_id in self else next(iter(self.values()))
 
@@ -112,8 +112,8 @@ class ModulePipelines(ByModule[Pipelines]):
         return self.module_map.unwrapped({mid: own.module_to_env.get_state() for mid, own in self.items()})
 
     def set_env_to_module(self, stored: Mapping[str, Any]) -> None:
-        """Loads states of the env-to-module pipelines, in the form that `stored_env_to_module` returns and checkpoints
-        store.
+        """Loads saved states of the env-to-module pipelines, in the form that checkpoints store: ``{connector name:
+        state}``, or ``{module_id: {connector name: state}}`` for several agents.
         """
         for mid, state in self.module_map.by_module(stored).items():
             self[mid].env_to_module.set_state(state)
@@ -135,9 +135,9 @@ class ModulePipelines(ByModule[Pipelines]):
         return {mid: per_env_leaves(own.env_to_module.init) for mid, own in self.items()}
 
     def parts(self) -> list[tuple[str, Any]]:
-        """Returns the connector pipelines that checkpoints store, as two pairs ``(component name, pipeline)``:
-        env-to-module, then module-to-env. With several agents, each pipeline is a `PipelinesByModule`. With one agent,
-        returns [] if the runner has no environment.
+        """Returns the connector pipelines that checkpoints store, as two pairs ``(component name, pipeline)``: first
+        env-to-module, then module-to-env. With several agents, each pipeline is a `PipelinesByModule`, which contains
+        the pipelines of all modules. Returns [] for a single-agent runner without an environment.
         """
         both = zip(
             (COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR), Pipelines._fields, strict=True
@@ -148,9 +148,9 @@ class ModulePipelines(ByModule[Pipelines]):
         return [(name, own[self.module_map.module_id]) for name, own in of_modules.items() if own]
 
     def of_config(self) -> tuple[Any, ...]:
-        """Returns ``(env-to-module pipeline, module-to-env pipeline)`` of the first module; returns () if there are no
-        modules. One module suffices, because all modules have the same connectors. The result is for
-        `AlgorithmConfig.for_checkpoints`, which may store the pipelines' connectors in the config.
+        """Returns ``(env-to-module pipeline, module-to-env pipeline)`` of the first module; () if there are no modules.
+        The pipelines are passed to `AlgorithmConfig.for_checkpoints`, which can store their connectors in place of the
+        user's functions that created the connectors. One module suffices, because all modules have the same connectors.
         """
         return tuple(next(iter(self.values()), ()))
 
