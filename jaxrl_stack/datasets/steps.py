@@ -72,8 +72,8 @@ class Steps:
         return dataclasses.replace(self, columns=own)
 
     def rows(self, start: int, stop: int) -> Steps:
-        """Returns rows `start` to `stop` of the recorded steps as views. Both must be entries of `piece_starts()`, the
-        bounds of episode chunks.
+        """Returns rows `start` to `stop` of the recorded steps as views. `start` and `stop` must be values in
+        `piece_starts()`, the bounds of episode chunks.
 
         Raises:
             ValueError: If `start` or `stop` is within a chunk.

@@ -1028,8 +1028,8 @@ def ask_one(group: EnvRunnerGroup, method: Func, **kwargs: Any) -> Any:
 def _restored(
     runner: Any, *, num_restarts: int, config: AlgorithmConfig | None, changed: Mapping[str, Any], **states: Any
 ) -> None:
-    """Initializes an env runner actor after a restart. Sets the config of the last `reset_env_runners` call, if any,
-    the settings that were changed later, and the newest weights and connector states.
+    """Initializes an env runner actor after a restart. If `reset_env_runners` was called, loads the config of its last
+    call. Then loads the settings that were changed later, the newest weights and the newest connector states.
     """
     if config is not None:
         runner.reset(config)

@@ -42,8 +42,8 @@ class Pipelines(NamedTuple):
 
 
 class ModulePipelines(ByModule[Pipelines]):
-    """Connector pipelines of all modules, ``{module_id: Pipelines}``; each module has separate pipelines, built for its
-    spaces.
+    """Connector pipelines of the modules that control an agent, ``{module_id: Pipelines}``; each of these modules has
+    separate pipelines, built for its spaces.
 
     With one agent, the saved state is the state of its pipeline, else states by module; see `ModuleMap.unwrapped`.
 
@@ -158,8 +158,8 @@ class ModulePipelines(ByModule[Pipelines]):
 def pure_pipelines(
     config: Any, env: Any, module_map: ModuleMap, preprocessing: AgentPreprocessing | None = None
 ) -> ModulePipelines:
-    """Builds the env-to-module and the module-to-env pipeline of every module; raises if a connector cannot be
-    compiled.
+    """Builds the env-to-module and the module-to-env pipeline of every module that controls an agent; raises if a
+    connector cannot be compiled.
 
     Args:
         config: The config that declares the connectors.
@@ -257,9 +257,9 @@ def spaces_of_policies(config: Any, env: Any) -> dict[str, tuple[Any, Any]]:
 def make_rollout(
     config: Any, env: JaxEnv, pipelines: ModulePipelines, pure: PureModule, *, window_size: int
 ) -> DeviceRollout:
-    """Creates the `DeviceRollout` for an environment, its modules and their connector pipelines: pure
-    functions that sample inside a compiled program. States, such as weights and connector states, are arguments of
-    these functions.
+    """Creates the `DeviceRollout` for an environment, its modules and their connector pipelines. A `DeviceRollout`
+    consists of pure functions that sample inside a compiled program. States, such as weights and connector states, are
+    arguments of these functions.
 
     Args:
         config: The config of the runners that sample.
