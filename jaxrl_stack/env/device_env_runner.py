@@ -314,8 +314,8 @@ class DeviceEnvRunner(EnvRunner):
         return acting.first_row(jax.device_get(program(given, key, state, *self._weights())))
 
     def _step_of(self, module_id: str) -> ModuleStep:
-        """Returns the `ModuleStep` (pipelines and forward pass) that computes a module's actions. Only modules that
-        control an agent have pipelines: for any other module, uses the pipelines of the first module that controls an
+        """Returns the `ModuleStep` (pipelines and forward pass) that computes a module's actions. A module that
+        controls no agent has no pipelines: for such a module, uses the pipelines of the first module that controls an
         agent.
         """
         modules = self.rollout.modules

@@ -232,8 +232,8 @@ def observation(obs: Any, space: gym.Space, named_by: gym.Space | None = None) -
 
 def _parts(named_by: gym.Space, space: gym.Space) -> tuple[tuple[str, int], ...]:
     """Returns the groups of bars in the bar chart of an observation, as pairs ``(name, number of bars)``. If the space
-    `named_by` is a Dict or Tuple with as many numbers as the observation's `space`, each of its keys or entries is a
-    group. Otherwise, each bar is a group, named by its index.
+    `named_by` is a Dict or Tuple with as many numbers as the observation's `space`, each key or entry of `named_by` is
+    a group. Otherwise, each bar is a group, named by the index of the bar.
     """
     num_bars = gym.spaces.flatdim(space)
     parts: dict[str, gym.Space] = {}

@@ -81,9 +81,7 @@ class Derived(NamedTuple):
     function: Callable[[Any, Any], Any]
 
     def of(self, params: Any) -> Any:
-        """Computes the value of the derived environment parameter from the values of the two parameters `sources` in
-        `params`.
-        """
+        """Computes the value of this derived parameter from the values of its two source parameters in `params`."""
         return self.function(*(getattr(params, source) for source in self.sources))
 
 

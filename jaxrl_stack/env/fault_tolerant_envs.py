@@ -400,8 +400,8 @@ class FaultTolerantEnvs:
 
     def accept(self, recording: RolloutRecording, out_of_range: Sequence[OutOfRange] = ()) -> None:
         """Checks the recorded steps of a sampling attempt. Raises ValueError if rewards or observations are NaN or
-        infinite, if an action mask allows no action, or if `out_of_range` reports an observation (a choice outside of a
-        discrete space, or an integer that the dtypes of compiled programs cannot hold).
+        infinite, if an action mask allows no action, or if `out_of_range` contains a report of an observation
+        outside of its space (see `OutOfRange`).
 
         Args:
             recording: The recorded steps.
@@ -443,9 +443,10 @@ class FaultTolerantEnvs:
             self._failures_in_a_row = {i: n for i, n in self._failures_in_a_row.items() if i not in sampled}
 
     def tolerate_in_attempt(self, error: BaseException, num_failures: int) -> bool:
-        """Handles the exception of a failed sampling attempt; returns True if sampling is repeated, because an
-        environment failed and the config tolerates this failure. After any failure of an environment, the next reset
-        replaces this environment, or all environments if it is unknown which one failed.
+        """Handles the exception of a failed sampling attempt. If an environment failed and the config tolerates the
+        failure, returns True: sampling is repeated. If the config does not tolerate the failure, raises an error; see
+        `_tolerate`. After any failure of an environment, the next reset replaces this environment, or all environments
+        if it is unknown which one failed.
 
         Args:
             error: Exception from an attempt.

@@ -568,8 +568,8 @@ class HostEnvRunner(EnvRunner):
     @property
     def _sees_every_step(self) -> bool:
         """Whether user code (callbacks or connectors in Python) runs in every env step. If True, the rollout maintains
-        episode objects, which this code reads, and a failed sampling attempt also restores the logged metrics, because
-        this code may log metrics.
+        episode objects, which this code reads. Because this code may log metrics, the logged metrics are also restored
+        after a failed sampling attempt.
         """
         return self._watches_episodes or bool(self._host_connectors)
 
@@ -720,7 +720,7 @@ class HostEnvRunner(EnvRunner):
 
     def acting_parts_for(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
         """Returns the objects that compute a module's actions, ``(MultiRLModule of all modules, env-to-module pipeline,
-        module-to-env pipeline)``. Only modules that control an agent have pipelines: for any other module, returns the
+        module-to-env pipeline)``. A module that controls no agent has no pipelines: for such a module, returns the
         pipelines of the first module that controls an agent.
         """
         return self.acting_parts_of_modules().get(module_id) or self.acting_parts()

@@ -60,8 +60,9 @@ class ModulePipelines(ByModule[Pipelines]):
         super().__init__(of)
 
     def acting_for(self, module_id: str) -> Pipelines:
-        """Returns the connector pipelines for computing a module's actions. Only modules that control an agent have
-        pipelines: for any other module, returns the pipelines of the first module that controls an agent.
+        """Returns the env-to-module and the module-to-env pipeline for computing a module's actions. A module that
+        controls no agent has no pipelines: for such a module, returns the pipelines of the first module that controls
+        an agent.
         """
         return self[module_id] if module_id in self else next(iter(self.values()))
 

@@ -1,5 +1,5 @@
 """Checks of a multi-agent environment: the results of every reset and step must follow the `MultiAgentEnv` interface.
-Error messages name the environment, the copy and its env runner, the agent and the step.
+Error messages name the environment, the index of its copy, the env runner, the agent and the step.
 """
 
 from __future__ import annotations

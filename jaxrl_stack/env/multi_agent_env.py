@@ -374,7 +374,7 @@ class _Copies(MultiAgentEnv):
 
 
 def policies_missing(name: str, agents: Any) -> str:
-    """Returns the message of the error for a config without policies for the agents of a multi-agent environment."""
+    """Returns the error message for a config that has no policies for the agents of a multi-agent environment."""
     return (
         f"{name} has the agents {list(agents)}, but the config has no policies for them. Name policies and map agents "
         "to them: multi_agent(policies={'shared'}, policy_mapping_fn=lambda agent_id, episode, **kwargs: 'shared')."

@@ -84,8 +84,8 @@ def _tuple_check(checks: list[Callable[[Any], bool]]) -> Callable[[Any], bool]:
 
 def _number_check(dtype: np.dtype) -> Callable[[Any], bool]:
     """Returns the function with which `form_check` checks values of a `Discrete` space. The function returns True if a
-    value is one integer that the space's `dtype` can hold. The check of Python and NumPy integers creates no arrays, so
-    it is fast.
+    value is one integer that the space's `dtype` can hold. The function does not convert Python integers, and NumPy
+    integers of types that always fit `dtype`, to arrays, so it is fast for these values.
     """
     limits = np.iinfo(dtype)
     first, last = int(limits.min), int(limits.max)

@@ -184,7 +184,7 @@ class ReplayableEpisodes:
         return RestoredEpisodes(infos, problems)
 
     def _take_in(self, actions: Any, lengths: Sequence[int], ends: Sequence[int], problems: Mapping[int, str]) -> None:
-        """Replaces the recorded actions by the actions of the restored episodes, so that later `add` calls append to
+        """Replaces the recorded actions with the actions of the restored episodes, so that later `add` calls append to
         the restored actions. Omits the actions of episodes that could not be restored.
         """
         kept = [0 if i in problems else length for i, length in enumerate(lengths)]

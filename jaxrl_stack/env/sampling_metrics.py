@@ -78,8 +78,8 @@ class SamplingMetrics:
         self._means: dict[str, tuple[float, int]] = {}
 
     def snapshot(self, *, with_logged: bool) -> tuple[Any, ...]:
-        """Returns the current number of env steps and the list of ended episodes, which `roll_back` can restore. If
-        `with_logged`, the result also contains a copy of the logged metrics.
+        """Returns data that `roll_back` restores: the current number of env steps and the list of ended episodes. If
+        `with_logged` is True, the data also contain a copy of the logged metrics.
         """
         logged = copy.deepcopy(self._logger.get_state()) if with_logged else None
         return self.num_env_steps, list(self.ended), logged
@@ -121,7 +121,7 @@ class SamplingMetrics:
 
     def add_recording(self, num_env_steps: int, acting: float, step_times: StepTimes, running_steps: int) -> None:
         """Adds the results of one rollout of this runner's environments to the collected metrics: number of env steps,
-        and durations of policy calls and vector steps.
+        durations of policy calls and vector steps, and number of steps of the unfinished episodes.
 
         Args:
             num_env_steps: Number of env steps of the rollout.

@@ -15,8 +15,8 @@ class _Sent(NamedTuple):
 
 
 class SentStates:
-    """Stores the env runner states that each actor has received or receives with its next call, oldest first. Discards
-    a state if a newer state replaces it.
+    """Stores the env runner states that each actor has received or will receive with its next call, oldest first.
+    Discards a state if a newer state replaces it.
 
     A state replaces an older one if it has all components of the older one, and all arrays of the older one's modules.
     Thus weights of some modules replace only older weights of these modules.

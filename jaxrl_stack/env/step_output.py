@@ -69,7 +69,8 @@ class NoOutput:
         """
 
     def flush(self, *, is_last: bool = False) -> None:
-        """Completes the output file that is being written, if any: writes the buffered steps and closes the file.
+        """Completes the output file that is being written, if any: writes its buffered steps and closes the file.
+        Steps of unfinished episodes stay stored, unless `is_last` is True.
 
         Args:
             is_last: Whether no more steps follow: then unfinished episodes are cut and written, unless

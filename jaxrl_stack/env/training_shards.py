@@ -218,7 +218,7 @@ def _acting_modules(stored: Mapping[str, Any]) -> set[str]:
 
 
 def _of_agents(named: Mapping[str, Any]) -> set[str]:
-    """Returns the names in `named`, the arrays of a saved environment state, that belong to per-agent statistics of
+    """Returns the names of the arrays in `named`, a saved environment state, that contain per-agent statistics of
     finished episodes.
     """
     return {name for name in named if name.startswith("window/agents/")}

@@ -84,7 +84,7 @@ BEFORE, AFTER = "seen_before", "seen_after"
 
 class WatchedRollout(DeviceRollout):
     """Rollout that records only the data that videos need: states, observations, actions, rewards and, if the rollout
-    records it, ``LOSS_MASK`` (False where an agent's step is not complete).
+    records this column, ``Columns.LOSS_MASK`` (False where an agent's step is not complete).
     """
 
     def step_envs(

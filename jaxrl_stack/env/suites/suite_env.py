@@ -1,4 +1,4 @@
-"""Base class of suites' adapters. An adapter is one environment of a suite, created from the environment's id."""
+"""Base class for adapters of environment suites. An adapter wraps one environment of a suite, created from an id."""
 
 from __future__ import annotations
 

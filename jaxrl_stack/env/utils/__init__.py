@@ -1,5 +1,5 @@
-"""Helpers that import optional game packages, and RLlib's import path of `EnvContext`. The submodule
-`infinite_lookback_buffer` is RLlib's import path of `InfiniteLookbackBuffer`.
+"""Helpers that import optional game packages. As in RLlib, `EnvContext` can be imported from here, too, and the
+episode buffer `InfiniteLookbackBuffer` from the submodule `infinite_lookback_buffer`.
 """
 
 from __future__ import annotations

@@ -188,8 +188,8 @@ class HostVectorEnv(abc.ABC):
 
     def replay(self, index: int, seed: int, actions: Any, num_steps: int) -> Replayed:
         """Restores an episode of one environment: resets the environment with a seed, and repeats recorded actions up
-        to the last action or the episode's end. Returns a `Replayed`, which contains the last observation, the return
-        and the number of steps.
+        to the last action or the episode's end. Returns a `Replayed`, which contains the last observation and info, the
+        return, the number of steps, and whether the episode ended.
 
         Args:
             index: Index of the environment.

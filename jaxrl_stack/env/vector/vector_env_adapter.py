@@ -165,8 +165,8 @@ class VectorEnvAdapter(HostVectorEnv):
 
     def _cast(self, obs: Any) -> Any:
         """Converts a batch of observations to NumPy arrays with the dtypes of `observation_space`, which `observe_as`
-        can replace. Exception: if `observe_as` was not called and the batch consists of arrays already, it is returned
-        unchanged.
+        can replace. Exception: if `observe_as` was not called and the batch consists of arrays already, the batch is
+        returned unchanged.
         """
         arrays = (np.ndarray, jax.Array)
         if not self._is_cast and (isinstance(obs, arrays) or all(isinstance(x, arrays) for x in jax.tree.leaves(obs))):
