@@ -34,7 +34,7 @@ _OBSERVED = {Columns.OBS: Columns.OBS, Columns.NEXT_OBS: Columns.OBS, Columns.AC
 
 class DrawForm(Protocol):
     """Interface of a form of replay samples (transitions, sequences or windows): draws samples from replay buffers, and
-    writes values such as priorities back.
+    writes values that the loss computes for the samples, such as new priorities, back to the buffers.
 
     Attributes:
         length: Number of steps of an item.
@@ -61,8 +61,8 @@ class DrawForm(Protocol):
 
     @property
     def start(self) -> StartState | None:
-        """Choice of the recurrent states with which drawn sequences or windows start: stored or initial states. None
-        for single transitions.
+        """Choice of the recurrent states with which drawn sequences or windows start: stored or initial states. None if
+        samples are single transitions.
         """
         ...
 
@@ -79,7 +79,7 @@ class DrawForm(Protocol):
         ...
 
     def memory_estimate(self, number: int, recorded: Mapping[str, Any], *, is_on_device: bool) -> MemoryEstimate:
-        """Estimates the memory of a train batch.
+        """Estimates the memory, in bytes, of a train batch with `number` items.
 
         Args:
             number: Number of items of the batch.
@@ -122,11 +122,14 @@ class DrawForm(Protocol):
     def draw_from_modules(
         self, buffer: MultiAgentEpisodeReplayBuffer, modules: Sequence[str], number: int, *, gamma: float, beta: float
     ) -> dict[str, tuple[dict[str, Any], Any]]:
-        """Draws with `draw_from_buffer` from a buffer of several modules; returns ``{module_id: (columns, drawn)}``."""
+        """Draws `number` items (transitions, sequences or windows) for each module in `modules` from a multi-agent
+        buffer. Returns ``{module_id: (columns, drawn)}``, see `draw_from_buffer`.
+        """
         ...
 
     def write_to_buffer(self, buffer: Any, drawn: Any, logged: Mapping[str, Any], **which: Any) -> None:
-        """Writes values that the loss logged per drawn item, such as TD errors as new priorities, into the host buffer.
+        """Writes the values that the loss logged for the drawn items, for example TD errors as new priorities, into the
+        host buffer.
 
         Args:
             buffer: Buffer from which the items were drawn.
@@ -139,8 +142,8 @@ class DrawForm(Protocol):
     def write_to_ring(
         self, ring: DeviceReplay, state: ReplayState, drawn: Any, logged: Mapping[str, Any]
     ) -> ReplayState:
-        """Writes values that the loss logged per drawn item, such as TD errors as new priorities, into the device
-        buffer; see `write_to_buffer`. Returns the buffer's new state.
+        """Writes the values that the loss logged for the drawn items, for example TD errors as new priorities, into the
+        device buffer. Returns the buffer's new state. For the arguments, see `write_to_buffer`.
         """
         ...
 
@@ -181,8 +184,8 @@ class StartState:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape), x.dtype), self.shapes)
 
     def added_to(self, columns: dict[str, Any], number: int, xp: Any) -> dict[str, Any]:
-        """If recurrent states are not stored, adds the module's initial recurrent state to `columns`, once for each of
-        `number` drawn items. Otherwise, returns `columns` unchanged. `xp` is numpy or jax.numpy.
+        """Adds the module's initial recurrent state to `columns` as ``state_in``, repeated for each of `number` drawn
+        items. If samples start with stored recurrent states, returns `columns` unchanged. `xp` is numpy or jax.numpy.
         """
         if self.initial is None:
             return columns
@@ -192,7 +195,8 @@ class StartState:
 
 @dataclasses.dataclass(frozen=True)
 class _WithPriorities(abc.ABC):
-    """Base class of the sample forms with n-step returns (transitions and sequences), drawn uniformly or by priority.
+    """Base class of two sample forms with n-step returns: transitions and sequences. Samples are drawn uniformly or by
+    priority.
 
     Attributes:
         n_step: Number of steps of the returns; a range ``(low, high)`` draws it, `high` excluded.
@@ -222,9 +226,9 @@ class _WithPriorities(abc.ABC):
         of_steps: Mapping[str, Any],
         of_items: Mapping[str, Any],
     ) -> MemoryEstimate:
-        """Estimates the memory of a train batch: observations, actions, the columns that `declared` names, and further
-        columns ``{name: dtype}``. The columns `of_steps` have one value per step, the columns `of_items` one per drawn
-        item.
+        """Estimates the memory, in bytes, of a train batch. The batch contains observations, actions, the columns named
+        in the attribute `declared`, and further columns ``{name: dtype}``: `of_steps` with one value per step, and
+        `of_items` with one value per drawn item.
         """
         lead = tuple(counts.values())
         sources = {**_OBSERVED, **{name: name for name in self.declared if name in recorded}}
@@ -238,13 +242,15 @@ class _WithPriorities(abc.ABC):
 
     @abc.abstractmethod
     def _sample(self, buffer: Any, number: int, gamma: float, beta: float, **which: Any) -> Any:
-        """Draws a batch of samples from a host buffer and returns the batch's columns. `which` contains keyword
-        arguments for the buffer's sampling method. If `which` contains ``modules_to_sample``, a list of module ids,
-        draws one batch per module and returns ``{module_id: columns}``.
+        """Draws `number` items from a host buffer and returns their columns. `which` contains further keyword arguments
+        for the buffer's sampling method. If `which` contains ``modules_to_sample``, a list of module ids, draws
+        `number` items for each module and returns ``{module_id: columns}``.
         """
 
     def _split(self, columns: dict[str, Any], number: int) -> tuple[dict[str, Any], Any]:
-        """Splits a result of `_sample` into ``(columns, drawn)``, where `drawn` identifies the items."""
+        """Removes the identifiers of the drawn items from the columns that `_sample` returned. Returns
+        ``(columns, identifiers)``.
+        """
         return columns, columns.pop(BATCH_INDEXES)
 
     def draw_from_buffer(
@@ -462,8 +468,8 @@ class Windows:
         return items.put_on_device(ring, state, found, Columns.STATE_IN, self._before_next(logged), where)
 
     def _before_next(self, logged: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the recurrent states before items 1 to T - 1 of each window, ``{name: [N, T - 1, ...]}``. These are
-        the states after items 0 to T - 2, which the loss logged.
+        """Returns the recurrent states before items 1 to T - 1 of each window of T items, ``{name: [N, T - 1, ...]}``.
+        The loss has logged these states as the states after items 0 to T - 2.
         """
         return {name: logged[name][:, :-1] for name in self.writes}
 

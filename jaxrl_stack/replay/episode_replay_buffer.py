@@ -196,7 +196,7 @@ class EpisodeReplayBuffer(Checkpointable):
     # ---------------------------------------------------------------------------------------------------------- adding
 
     def add(self, episodes: Sequence[SingleAgentEpisode] | SingleAgentEpisode) -> None:
-        """Copies episodes, or chunks of episodes, into the buffer. Their lookback is not copied.
+        """Copies episodes, or chunks of episodes, into the buffer, but not the steps in their lookback buffers.
 
         Args:
             episodes: One, or several in the order in which they were sampled.
@@ -423,7 +423,7 @@ class EpisodeReplayBuffer(Checkpointable):
     # -------------------------------------------------------------------------------------------------------- eviction
 
     def _excess(self, num_steps: int) -> int:
-        """Number of steps by which a buffer with `num_steps` steps would exceed the capacity; at least 0."""
+        """Number of steps by which `num_steps` exceeds the capacity of the buffer; at least 0."""
         return max(0, num_steps - self.capacity)
 
     def _make_room(self, size: int) -> None:
@@ -471,7 +471,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return {"items": 8}
 
     def _add_items(self, rows: np.ndarray) -> None:
-        """Adds newly stored steps to the index from which samples are drawn."""
+        """Adds newly stored steps, given by their rows in the store, to the sampling index: they can then be drawn."""
         if len(self._items) < self._store.num_rows:
             self._items, self._places = longer((self._items, self._places), self._store.num_rows)
         start = self._num_timesteps
@@ -479,7 +479,9 @@ class EpisodeReplayBuffer(Checkpointable):
         self._places[rows] = np.arange(start, start + len(rows))
 
     def _remove_items(self, rows: np.ndarray) -> None:
-        """Removes steps from the sampling index before their eviction."""
+        """Removes steps, given by their rows in the store, from the sampling index, so that they are no longer drawn.
+        Called before the steps are evicted.
+        """
         size = self._num_timesteps - len(rows)
         places = self._places[rows]
         is_gone = np.zeros(len(rows), bool)
@@ -491,14 +493,14 @@ class EpisodeReplayBuffer(Checkpointable):
         self._places[movers] = holes
 
     def _get_items(self) -> dict[str, Any]:
-        """Returns the sampling index for the saved state of the buffer: the rows of all stored steps, from which
-        samples are drawn. Subclasses add values per step, such as priorities.
+        """Returns the sampling index in the form that is saved with the buffer: the rows of all steps that can be
+        drawn, ``{"rows": int32 [n]}``. Subclasses add values, such as the priorities of these steps.
         """
         return {"rows": self._items[: self._num_timesteps].copy()}
 
     def _restored_items(self, items: Mapping[str, Any], store: StoredFrames) -> dict[str, Any]:
-        """Converts a saved sampling index, a result of `_get_items`, to attributes of the buffer, ``{attribute:
-        value}``. `store` is the saved memory of the buffer, which contains the steps of this index.
+        """Rebuilds the sampling index from a result of `_get_items`. Returns the index as attributes of the buffer,
+        ``{attribute: value}``. `store` is the saved memory that contains the indexed steps.
         """
         rows = items["rows"]
         own, places = np.zeros((2, store.num_rows), np.int32)
@@ -559,8 +561,9 @@ class EpisodeReplayBuffer(Checkpointable):
         lookback: int = 0,
         min_batch_length_T: int = 0,
     ) -> Any:
-        """Samples transitions, sequences, or rows of steps that may cross episode boundaries, in the formats of RLlib's
-        replay buffers. `sample_batch` and `sample_sequences` are faster.
+        """Samples steps in the formats of RLlib's replay buffers: if `sample_episodes` is True, a list of episodes
+        (transitions or sequences), otherwise a dict of columns ``[B, T, ...]`` whose rows may cross episode boundaries.
+        `sample_batch` and `sample_sequences`, which return dicts of columns, are faster.
 
         Without `sample_episodes`: rows of consecutive steps, ``{"obs", "actions", "rewards", "is_first", "is_last",
         "is_terminated", "is_truncated"}``, each ``[B, T, ...]``. A row starts at a random step. If an episode ends
@@ -864,8 +867,8 @@ class EpisodeReplayBuffer(Checkpointable):
         return {name: parts[name]() for name in names}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores the replay buffer from a state that `get_state` returned. Parts that are missing in `state` do not
-        change.
+        """Restores the replay buffer from a state that `get_state` returned. If `state` lacks the data or the random
+        generator, the buffer keeps its present data or random generator.
 
         Raises:
             ValueError: If it does not fit: it has more steps than the capacity, or other random numbers. Nothing has
@@ -904,8 +907,8 @@ class EpisodeReplayBuffer(Checkpointable):
         }
 
     def _restored_data(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts a result of `_get_data` (stored episodes, sampling index and counts) to attributes of the buffer,
-        ``{attribute: value}``.
+        """Checks saved data of a buffer, a result of `_get_data` (stored episodes, sampling index and counts), and
+        converts the data to attributes of this buffer, ``{attribute: value}``.
         """
         store = StoredFrames.from_state(self.capacity, data["store"], self._bookkeeping())
         steps = store.steps()

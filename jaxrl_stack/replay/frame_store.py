@@ -35,7 +35,7 @@ REMEDY = (
 
 @dataclasses.dataclass(slots=True)
 class NStepWindows:
-    """N n-step windows: discounted reward sums, and the rows at which the windows end.
+    """N n-step windows of stored steps: their discounted reward sums, their lengths, and the rows at which they end.
 
     Attributes:
         rewards: float32 ``[N]``, discounted sums.
@@ -142,9 +142,9 @@ class FrameStore:
         return map_arrays(lambda leaf: leaf[..., -(leaf.shape[-1] // self.num_frames) :], obs)
 
     def _keep_earlier(self, rows: np.ndarray, obs: Any) -> None:
-        """Stores the older frames of `obs`, the stacked observations of `rows`, which are the first rows of stored
-        episodes. A row stores only the newest frame of its observation. For later rows, the older frames are read from
-        the rows before them and from the frames stored here. Older frames that are all 0 are not stored.
+        """Stores the older frames of `obs`, the stacked observations in `rows`. All these rows are first rows of stored
+        episodes. A row itself contains only the newest frame. For later rows of an episode, the older frames are read
+        from the rows before them and from the frames stored here. Older frames that are all 0 are not stored.
         """
         older = map_arrays(lambda leaf: leaf[..., : -(leaf.shape[-1] // self.num_frames)], obs)
         for place, row in enumerate(rows.tolist()):
@@ -332,8 +332,8 @@ class FrameStore:
         return NStepWindows(sums, frames[items, lengths - 1], frames[items, lengths], lengths)
 
     def chain(self, rows: np.ndarray, longest: int, *, backwards: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Finds, for each of N rows, up to `longest` later rows of the same stored episode (a linked list of rows). If
-        `backwards` is True, finds earlier rows.
+        """Finds, for each row in `rows`, up to `longest` later rows of the same stored episode (a linked list of rows).
+        If `backwards` is True, finds up to `longest` earlier rows.
 
         Args:
             rows: ``[N]``, the rows to start from.
@@ -355,8 +355,9 @@ class FrameStore:
     # ---------------------------------------------------------------------------------------------------------- state
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the state of the store as arrays and numbers, without a copy: the arrays are read-only views until
-        the store is written to (see `own`).
+        """Returns the state of the store as arrays and numbers. To save memory, the large arrays are read-only views of
+        the store, not copies. Before the next write, `own` copies the store's arrays, so that the returned views do not
+        change.
         """
 
         def lent(leaf: np.ndarray) -> np.ndarray:
@@ -378,8 +379,8 @@ class FrameStore:
         return state
 
     def own(self) -> None:
-        """Copies each array of the store that an earlier result of `get_state` still uses. Called before every write to
-        the store, so that the write does not change this result.
+        """If a result of `get_state` still uses an array of the store, replaces the store's array by a copy. Called
+        before every write to the store, so that the write does not change that result.
         """
         if not self._loans:
             return
@@ -459,8 +460,8 @@ class StoredFrames:
 
     @classmethod
     def from_state(cls, capacity: int, state: Mapping[str, Any], bookkeeping: Mapping[str, int]) -> StoredFrames:
-        """Checks a state that `FrameStore.get_state` returned and converts it to a `StoredFrames`, without allocating
-        the store.
+        """Checks a state that `FrameStore.get_state` returned, and converts it to a `StoredFrames`. The memory of the
+        `FrameStore` is allocated later, by `opened`.
 
         Args:
             capacity: Expected number of steps.

@@ -45,8 +45,8 @@ def host_windows(
     clip_rewards: bool | float | None = None,
     extra_columns: Iterable[str] = (),
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Draws windows of consecutive items (observations with action and reward) from a host buffer. Each window begins
-    at a random step.
+    """Draws `number` windows of `length` consecutive items (observations with action and reward) from a host buffer, as
+    columns ``[N, T, ...]``. Each window begins at a random step.
 
     Args:
         buffer: Buffer with at least one step.

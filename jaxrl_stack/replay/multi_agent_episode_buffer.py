@@ -1,4 +1,4 @@
-"""MultiAgentEpisodeReplayBuffer: uniform replay of the steps of several agents, by module."""
+"""MultiAgentEpisodeReplayBuffer: multi-agent replay in which each module samples the steps of its agents uniformly."""
 
 from __future__ import annotations
 
@@ -304,8 +304,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return self._logger.reduce()
 
     def memory_estimate(self) -> MemoryEstimate | None:
-        """Estimated memory of the full buffer without module outputs, if every agent has a step in every env step; None
-        if the spaces are unknown.
+        """Estimated memory of the full buffer without module outputs; None if the spaces are unknown. The estimate
+        assumes that every agent has a step in every env step.
         """
         parts = [self._new_part(module_id).memory_estimate() for module_id in self._spaces]
         return MemoryEstimate.joined(parts) if parts else None
@@ -346,7 +346,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     # ---------------------------------------------------------------------------------------------------------- adding
 
     def add(self, episodes: Sequence[MultiAgentEpisode] | MultiAgentEpisode) -> None:
-        """Copies episodes, or chunks of episodes, into the buffer. Their lookback is not copied.
+        """Copies episodes, or chunks of episodes, into the buffer, but not the steps in their lookback buffers.
 
         Args:
             episodes: One, or several in the order in which they were sampled.
@@ -470,8 +470,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         self._note_added()
 
     def end_streams(self) -> None:
-        """Ends (truncates) all unfinished episodes that `add_block` added. Called when the environments are reset,
-        because later blocks then do not continue these episodes.
+        """Marks all unfinished episodes that `add_block` added as truncated. Called when the environments are reset, so
+        that later blocks begin new episodes.
         """
         for stream in list(self._streams):
             self._end_stream(stream)
@@ -501,8 +501,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def _continued(
         self, stream: Hashable, running: EnvStream, counts: np.ndarray, ends: np.ndarray
     ) -> list[list[_Span]]:
-        """Assigns the env steps of a block (T steps of B environments) to running and new episodes. Returns the spans
-        of each environment: consecutive steps of one episode.
+        """Assigns the env steps of a block (T steps of B environments) to running and new episodes. Returns, for each
+        environment, a list of spans; each span is a range of consecutive env steps of one episode.
 
         Args:
             stream: Id of the block's source.
@@ -538,8 +538,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def _append(
         self, stored: EpisodeOfAgents, agent: Any, module_id: str, number: int, begins: list[int], seen: int
     ) -> None:
-        """Adds new steps of an agent to the metadata of a multi-agent episode. `begins` is the list of the env steps at
-        which the new steps begin; `seen` is the env step of the agent's last observation.
+        """Adds new steps of an agent to the metadata of a multi-agent episode. `begins` contains, for each new step,
+        the env step at which it begins; `seen` is the env step of the agent's last observation.
         """
         # A step that was held over may have begun before the oldest env step that is stored.
         begins[0] = max(begins[0], stored.first)
@@ -561,8 +561,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     # -------------------------------------------------------------------------------------------------------- eviction
 
     def _make_room(self, size: int, id_: str | None = None) -> None:
-        """Evicts the oldest episodes, so that the buffer has room for new env steps. An unfinished episode that
-        `add_block` added loses only as many of its oldest env steps as necessary.
+        """Evicts the oldest episodes until the buffer has room for `size` new env steps. If the oldest episode is an
+        unfinished one that `add_block` added, evicts only as many of its first env steps as necessary.
 
         Args:
             size: Number of env steps to add.
@@ -619,8 +619,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         min_batch_length_T: int = 0,
         sample_episodes: bool = True,
     ) -> Any:
-        """Samples transitions or sequences of each module in the formats of RLlib's replay buffers. `sample_batch` and
-        `sample_sequences` are faster.
+        """Samples transitions or sequences of each module as a list of episodes, the format of RLlib's replay buffers.
+        If `replay_mode` is "synchronized", samples transitions as columns. `sample_batch` and `sample_sequences`, which
+        always return columns, are faster.
 
         Args:
             num_items: Number of items of each module (steps of sequences); in "synchronized" mode env steps.
@@ -701,7 +702,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def sample_sequences(
         self, num_items: int | None = None, *, modules_to_sample: Collection[str] | None = None, **arguments: Any
     ) -> dict[str, dict[str, Any]]:
-        """Samples sequences of fixed length of each module, as ``{module id: dict of columns}``.
+        """Samples sequences of fixed length for each module; returns ``{module id: dict of columns}``.
 
         Args:
             num_items: N, of each module; `batch_size_B` if None.
@@ -727,7 +728,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return drawn
 
     def _note_sampled(self, num_steps: Mapping[str, int], number: int) -> None:
-        """Updates the counts and metrics of the replay buffer after one call of a sampling method.
+        """Adds one call of a sampling method to the metrics of the replay buffer and to its total number of sampled
+        steps.
 
         Args:
             num_steps: Number of steps that the call has drawn, by module.
@@ -861,8 +863,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores the replay buffer from a state that `get_state` returned. Parts that are missing in `state` do not
-        change. Modules that are not in this buffer's `module_ids` are ignored.
+        """Restores the replay buffer from a state that `get_state` returned. If `state` lacks the data or the random
+        generator, the buffer keeps its present data or random generator. Modules that are not in this buffer's
+        `module_ids` are ignored.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.
@@ -902,8 +905,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
 
 
 def _times(episode: MultiAgentEpisode, agent: Any) -> tuple[list[int], int]:
-    """Returns two values for an agent in an episode chunk: the list of the env steps at which the agent's steps begin,
-    and the env step of the agent's last observation.
+    """Returns two values for an agent in an episode chunk: a list with the env step at which each of the agent's steps
+    begins, and the env step of the agent's last observation.
     """
     times, own = episode.env_t_to_agent_t[agent], episode.agent_episodes[agent]
     start = episode.env_t_started - times.lookback

@@ -1,4 +1,6 @@
-"""MultiAgentPrioritizedEpisodeReplayBuffer: replay of several agents' steps in proportion to priorities, by module."""
+"""MultiAgentPrioritizedEpisodeReplayBuffer: multi-agent replay in which each module samples the steps of its agents in
+proportion to priorities.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,8 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         episodes: Sequence[MultiAgentEpisode] | MultiAgentEpisode,
         weight: float | Mapping[str, float] | None = None,
     ) -> None:
-        """Copies episodes, or chunks of episodes, into the buffer, and sets the priorities of their steps. Their
-        lookback is not copied.
+        """Copies episodes, or chunks of episodes, into the buffer, but not the steps in their lookback buffers.
+        `weight` is the priority of the copied steps.
 
         Args:
             episodes: As in `MultiAgentEpisodeReplayBuffer.add`.
@@ -65,7 +67,8 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
 
     def add_block(self, modules: Mapping[str, Mapping[str, Any]], times: AgentTimes, **more: Any) -> None:
         """Adds a block (T steps of the agents of B environments) to the replay buffer, see
-        `MultiAgentEpisodeReplayBuffer.add_block`. Its steps get the largest priority set so far.
+        `MultiAgentEpisodeReplayBuffer.add_block`. The block's steps get the largest priority (at least 1) that was set
+        so far for their module.
         """
         self._weights = None
         super().add_block(modules, times, **more)
@@ -75,7 +78,7 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         part._new_priority = weight.get(part._module_id) if isinstance(weight, Mapping) else weight
 
     def update_priorities(self, priorities: Any, module_id: str | None = None, *, indices: Any = None) -> None:
-        """Sets the priorities of sampled items, of one module or of several.
+        """Sets the priorities of sampled items, either of the module `module_id` or of several modules.
 
         Args:
             priorities: ``[N]``, TD errors for example; without `module_id`, ``{module id: [N]}``.

@@ -57,8 +57,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     # ---------------------------------------------------------------------------------------------------------- adding
 
     def add(self, episodes: Sequence[SingleAgentEpisode] | SingleAgentEpisode, weight: float | None = None) -> None:
-        """Copies episodes, or chunks of episodes, into the buffer, and sets the priorities of their steps. Their
-        lookback is not copied.
+        """Copies episodes, or chunks of episodes, into the buffer, but not the steps in their lookback buffers.
+        `weight` is the priority of the copied steps.
 
         Args:
             episodes: As in `EpisodeReplayBuffer.add`.
@@ -196,8 +196,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
 
 def checked_weight(weight: float | None) -> float | None:
-    """Checks and returns `weight`, the priority for new steps; None selects the largest priority that
-    `update_priorities` has set, at least 1.
+    """Checks `weight`, the priority for new steps, and returns it as a float or None. None stands for the largest
+    priority that `update_priorities` has set so far, or for 1 if that priority is below 1.
 
     Raises:
         ValueError: If `weight` is out of range.

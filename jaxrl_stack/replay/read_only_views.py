@@ -26,6 +26,6 @@ class LentArray:
         self.__array_interface__ = {**interface, "data": (interface["data"][0], True)}
 
     def rows(self) -> np.ndarray:
-        """Returns a read-only view of the wrapped array. The view keeps this wrapper alive."""
+        """Returns a read-only view of the wrapped array. The view holds a reference to this wrapper."""
         # The interface has no names of dtypes such as bfloat16.
         return np.asarray(self).view(self.array.dtype)

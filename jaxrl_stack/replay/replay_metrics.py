@@ -46,7 +46,8 @@ SINGLE_AGENT = Scope(True, _AGENT, _MODULE)
 
 
 class ReplayMetrics:
-    """Counts of a replay buffer. They are logged only on request, because logging would slow down every `sample` call.
+    """Metrics of a replay buffer, collected as counts. The counts are written to a metrics logger only when `log` or
+    `reduce` is called, because logging would slow down every `sample` call.
 
     Args:
         window: Number of calls over which means are computed.
@@ -63,8 +64,8 @@ class ReplayMetrics:
         self._counts, self._seen = counts, dataclasses.asdict(counts)
 
     def added(self, *, num_episodes_stored: int, num_steps_stored: int) -> None:
-        """Updates the metrics of the replay buffer, after episodes or steps were added, with the present numbers of
-        episodes and steps in the buffer.
+        """Adds the present numbers of episodes and steps in the replay buffer to its metrics. Called after episodes or
+        blocks were added.
         """
         self._mean(names.NUM_EPISODES_STORED, num_episodes_stored)
         self._mean(names.NUM_ENV_STEPS_STORED, num_steps_stored)
@@ -78,7 +79,7 @@ class ReplayMetrics:
         num_resamples: int,
         n_step: float | None,
     ) -> None:
-        """Updates the metrics of the replay buffer after one call of a sampling method.
+        """Adds the counts of one call of a sampling method to the metrics of the replay buffer.
 
         Args:
             num_steps: Number of steps in the sample.
@@ -127,8 +128,8 @@ class ReplayMetrics:
 
 
 def _keys(name: str, scope: Scope, suffix: str = "") -> list[str | tuple[str, str]]:
-    """Returns the names under which a metric is logged for the steps that `scope` selects: a string for env steps, and
-    a tuple ``(string, id)`` for the steps of an agent or of a module.
+    """Returns the names under which the metric `name` is logged, one for each kind of steps that `scope` selects: a
+    string for env steps, and a tuple ``(string, id)`` for the steps of an agent or of a module.
     """
     num = "num_" if name.startswith("num_") else ""
     rest = f"{name.removeprefix('num_').replace('env_', '')}{suffix}"

@@ -1,4 +1,4 @@
-"""Results of `EpisodeReplayBuffer.sample` in the forms that RLlib returns."""
+"""Construction of the results of `EpisodeReplayBuffer.sample`, in the formats of RLlib's replay buffers."""
 
 from __future__ import annotations
 
@@ -115,9 +115,8 @@ def episode(
     *,
     weight: np.float32 | None = None,
 ) -> SingleAgentEpisode:
-    """Builds a `SingleAgentEpisode` from stored rows of a replay buffer; `frames` are their indices in the order of
-    time. If `weight` is given, the episode also has the extra model outputs "n_step" (all 1) and "weights", as sampled
-    episodes have in RLlib.
+    """Builds a `SingleAgentEpisode` from stored rows of a replay buffer; `frames` are the rows' indices in the order of
+    time. If `weight` is given, adds the extra model outputs "n_step" (all 1) and "weights" (all `weight`), as in RLlib.
     """
     store = buffer._store
     steps = frames[:-1]

@@ -60,14 +60,14 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     @property
     def trained(self) -> TrainedT:
-        """Algorithm or population that repeats the iterations; available after `start`."""
+        """Algorithm or population that repeats recorded training iterations; exists only after `start` has built it."""
         assert self._trained is not None, "start() builds it"
         return self._trained
 
     @abc.abstractmethod
     def start(self, iteration: int) -> None:
         """Builds the algorithm or population in a state at or before an iteration: from the nearest stored checkpoint
-        or, if it is missing or cannot be used, in the state in which the run began.
+        or, if this checkpoint is missing or cannot be used, in the state in which the run began.
 
         Args:
             iteration: Number of finished iterations, at least 0.
@@ -84,7 +84,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
     @abc.abstractmethod
     def state(self) -> Mapping[str, Any]:
         """Returns the present training state, nested like the state that `StoredCheckpoint.state` returns, so that the
-        two states can be compared. The state of a population contains only the component ``"driver"``.
+        two states can be compared. The state of a population contains only the entry ``"driver"``, the training states
+        of its members.
         """
 
     @abc.abstractmethod
@@ -160,8 +161,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         return self
 
     def run_to_before(self, iteration: int) -> int:
-        """Builds the algorithm or population in an earlier state (see `start`), then repeats the later iterations and
-        commands (recorded calls) that precede the given iteration.
+        """Builds the algorithm or population in an earlier state (see `start`). Then repeats the iterations before
+        `iteration`, and the commands (recorded calls) that precede `iteration`.
 
         Args:
             iteration: Number of the iteration, at least 1.
@@ -185,8 +186,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         self.trained._repeat_iteration(self.prepare())
 
     def prepare(self) -> int:
-        """Applies the commands (recorded calls) that precede the next iteration and are not applied yet. Returns this
-        iteration's number of training steps.
+        """Prepares the next iteration: applies the commands (recorded calls) that precede this iteration and are not
+        applied yet. Returns the recorded number of training steps of this iteration.
         """
         iteration = self.trained.iteration + 1
         recorded = self.timeline.recorded(iteration)
@@ -194,8 +195,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         return recorded.num_training_steps
 
     def catch_up_with(self, checkpoint: StoredCheckpoint) -> None:
-        """Applies the commands (recorded calls) whose effects are part of a checkpoint of the present iteration, except
-        commands that are already applied.
+        """Applies the commands (recorded calls) that were made before `checkpoint` was stored and are not applied yet.
+        Afterwards, the present state can be compared with the checkpoint, if both belong to the same iteration.
         """
         self._catch_up(self.timeline.commands_at(checkpoint))
 

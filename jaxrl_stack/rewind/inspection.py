@@ -143,7 +143,9 @@ class Inspection:
 
     @property
     def minibatches(self) -> Table:
-        """Table of the minibatches: index, update and epoch, gradient norms, and the metrics of the modules."""
+        """Table with one row per minibatch: index of the minibatch, its update and epoch, gradient norms, and the
+        metrics of each module.
+        """
         rows = []
         is_single = len({mid for own in self._numbers for mid in own.metrics}) == 1
         for own in self._numbers:
@@ -157,7 +159,7 @@ class Inspection:
         return Table(rows, "The iteration made no update.")
 
     def minibatch(self, index: int) -> MinibatchNumbers:
-        """Returns the metrics, gradient norms and largest losses of a minibatch.
+        """Returns the record of one minibatch: its metrics, gradient norms, and rows with the largest losses.
 
         Args:
             index: Index of the minibatch in the iteration, from 0.
@@ -171,8 +173,8 @@ class Inspection:
         return self._numbers[index]
 
     def rows(self, n: int | None = None) -> Table:
-        """Returns a table of the train batch rows with the largest losses in the iteration, at most `n`. If several
-        minibatches of an update contain a row, the table contains it once, with its largest loss.
+        """Returns a table of at most `n` rows of the train batch: the rows with the largest losses in the iteration. If
+        several minibatches of an update contain the same row, the table contains this row once, with its largest loss.
 
         The mean of the losses of a minibatch's rows is its loss. Rows whose loss is NaN come first.
 
@@ -337,7 +339,7 @@ class Inspection:
 
 
 def inspect(algorithm: Algorithm, num_training_steps: int | None = None, *, num_rows: int = NUM_ROWS) -> Inspection:
-    """Trains an algorithm for one iteration, and records its minibatches.
+    """Trains an algorithm for one iteration, and returns the recorded minibatches and episodes of this iteration.
 
     A second program records each update before the program of training makes it. So the algorithm is afterwards exactly
     where `Algorithm.train` would have led. The iteration takes at least twice the time, and the memory of a second
@@ -407,7 +409,9 @@ def inspect_run(
 
 
 def _check(algorithm: Algorithm) -> None:
-    """Raises an error if the updates of an algorithm cannot be recorded."""
+    """Raises an error if updates cannot be recorded: for a population, with actors, with ``disable_jit=True``, or in
+    processes that ``distributed.initialize()`` has joined.
+    """
     if not isinstance(algorithm, Algorithm):
         raise TypeError(
             f"inspect() takes an Algorithm, not a {type(algorithm).__name__}. To inspect a "
@@ -494,9 +498,9 @@ def _has_nan_loss(numbers: MinibatchNumbers) -> bool:
 
 
 def _unexplained(recorded: IterationRecord) -> float:
-    """Largest difference between a recorded minibatch's loss and the mean loss of its rows, divided by
-    ``max(1, abs(loss))``. A large value means that the losses of rows leave out a part of the minibatch's loss.
-    Differences that are not finite are ignored.
+    """Largest difference between the loss of a recorded minibatch and the mean of its rows' losses, divided by
+    ``max(1, abs(loss))``. A large value means that the rows' losses do not include a part of the minibatch's loss. NaN
+    and infinite differences are ignored.
     """
     most = 0.0
     for record in recorded.updates:
@@ -509,7 +513,7 @@ def _unexplained(recorded: IterationRecord) -> float:
 
 
 def _numbers(algorithm: Algorithm, recorded: IterationRecord, num_rows: int) -> Iterator[MinibatchNumbers]:
-    """Computes the metrics, gradient norms and rows with the largest losses for each recorded minibatch of an
+    """Yields the metrics, the gradient norms, and the rows with the largest losses of each recorded minibatch of an
     iteration.
     """
     num_epochs = int(getattr(algorithm.config, "num_epochs", None) or 1)

@@ -122,7 +122,7 @@ class PopulationTimeline(BaseTimeline[RecordedMembers]):
 
 
 def is_population(directory: Path) -> bool:
-    """Whether a folder is the folder of a population, whose checkpoints contain all members together.
+    """Whether a folder is the folder of a population. The checkpoints in such a folder contain all members together.
 
     Without its ``run.json``, the table of the members or the checkpoints show it.
     """
@@ -141,7 +141,7 @@ class _Row(NamedTuple):
 
 
 def _rows_of_table(table: Path) -> Iterator[_Row]:
-    """Yields the rows of ``members.csv``. The rows of each member are in the order in which it trained.
+    """Yields the rows of ``members.csv``. The rows of each member are in the order of its training.
 
     Raises:
         ValueError: If it is damaged.
@@ -155,8 +155,8 @@ def _rows_of_table(table: Path) -> Iterator[_Row]:
 
 
 def _rows_of_checkpoint(checkpoint: StoredCheckpoint) -> Iterator[_Row]:
-    """Yields the rows of the history (metrics of each member by iteration) in a population's checkpoint, one member
-    after the other.
+    """Yields the rows of a population's history, read from a checkpoint: one row for each iteration of each member, one
+    member after the other.
     """
     state: dict[str, Any] = checkpoint.state()["history"]
     num_members = len(np.asarray(state["num_iterations"]))

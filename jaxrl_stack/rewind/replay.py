@@ -137,8 +137,8 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         return config
 
     def _stored_config(self, checkpoint: StoredCheckpoint) -> AlgorithmConfig:
-        """Reads the config in a checkpoint, and sets the settings that changed during the run to the values with which
-        the run was built.
+        """Reads the config from a checkpoint. If a setting changed during the run, the returned config contains the
+        value with which the run was built.
         """
 
         with opened(checkpoint.path) as stored:
@@ -163,7 +163,7 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         return None
 
     def _module_changes_before(self, checkpoint: StoredCheckpoint) -> list[Command]:
-        """Lists the commands before a checkpoint that have changed modules or the policy mapping."""
+        """Returns the recorded calls that changed modules or the policy mapping before `checkpoint` was stored."""
         before = self.timeline.commands[: self.timeline.commands_at(checkpoint)]
         return [command for command in before if command.call in MODULE_CHANGES]
 
@@ -181,9 +181,9 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         return next((name for name in _MAPPING if name in left_out), None)
 
     def _with_stored_mapping(self, config: AlgorithmConfig, checkpoint: StoredCheckpoint) -> AlgorithmConfig:
-        """Returns the config for the repeated run: the config that the caller passed. If ``policy_mapping_fn`` and
-        ``policies_to_train`` can have changed since the run began, their values from the checkpoint replace the values
-        that the caller passed.
+        """Returns the config for the repeated run: the config that the caller passed. If callbacks or recorded calls
+        may have changed ``policy_mapping_fn`` and ``policies_to_train``, the values in the checkpoint replace the
+        caller's values.
         """
         can_have_changed = CallbackList.from_config(config).overrides(*_CAN_CHANGE_MAPPING)
         if not (config.is_multi_agent and (can_have_changed or self._module_changes_before(checkpoint))):
@@ -239,9 +239,9 @@ class Replay(BaseReplay[Algorithm, Timeline]):
                 self._catch_up(origin.number)
 
     def _replaced(self, config: AlgorithmConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns ``(new settings, original settings)`` for the config settings that are replaced, so that the repeated
-        run writes nothing into the folders of the original run. If evaluations are not requested and cannot change
-        training, the new settings also turn them off.
+        """Returns ``(new values, original values)`` of the config settings to replace, each ``{setting: value}``. With
+        the new values, the repeated run writes nothing into the folders of the original run. The new values also turn
+        off evaluations that are not requested and cannot change training.
         """
         settings = {name: value for name, value in WRITES_NOTHING.items() if name in config}
         if not (self._evaluations or self._must_evaluate(config)):
@@ -320,7 +320,9 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         yield from self._changed_settings()
 
     def _changed_settings(self) -> Iterator[str]:
-        """Yields a sentence for each setting that differs between ``params.json`` and the first stored checkpoint."""
+        """Yields a sentence for each setting that has one value in ``params.json`` and another in the first stored
+        checkpoint, because one of the two was changed later.
+        """
         timeline, settings = self.timeline, self._run.settings
         if not timeline.checkpoints or not settings:
             return
@@ -374,8 +376,8 @@ def _check_same_settings(config: AlgorithmConfig, run: Run) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value consists only of numbers, text, lists, dicts and None; ``params.json`` stores such values
-    exactly.
+    """Whether a value consists only of numbers, text, lists, dicts and None. Only such values are compared with
+    ``params.json``, because the file stores them exactly.
     """
     if isinstance(value, Mapping):
         return all(map(_is_plain, value.values()))
@@ -451,7 +453,8 @@ def rewind_population(
     config: AlgorithmConfig | None = None,
     allow: Iterable[Any] = (),
 ) -> tuple[Path, int]:
-    """Calls `rewind` with the folder of a population, ``results_dir/population``.
+    """Ensures that the folder of a population, ``results_dir/population``, contains the checkpoint of an iteration.
+    Calls `rewind` with this folder.
 
     Args:
         directory: The folder.
@@ -461,8 +464,9 @@ def rewind_population(
 
 
 def _why_no_member(folder: Path, origin: Mapping[str, Any]) -> str:
-    """Returns the error text for the folder of a population's member. The text names the commands that recompute all
-    members or, if the population is unknown, the call that trains the member separately.
+    """Returns the error text for the folder of a single member of a population, which cannot be recomputed separately.
+    The text names the commands that recompute all members or, if the population is unknown, the call that trains the
+    member separately.
     """
     why = f"{folder}: is a member of a population, whose sums have another order than those of a single run."
     if POPULATION not in origin:

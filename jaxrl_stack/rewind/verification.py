@@ -146,7 +146,7 @@ def verify_population(
     progress: Callable[[int], object] = lambda iteration: None,
 ) -> Verification:
     """Recomputes iterations of a population, and compares them with the recorded fingerprints (hashes of the
-    parameters) and the stored checkpoints in the population's folder. Calls `verify`.
+    parameters) and the stored checkpoints in the population's folder. Calls `verify` with this folder.
 
     Args:
         directory: Folder of the population, such as ``results_dir/population``.
@@ -176,8 +176,8 @@ def _check_is_comparable(replay: BaseReplay[Any, Any], first: int, last: int) ->
 
 def _compared(replay: BaseReplay[Any, Any], found: Verification, progress: Callable[[int], object]) -> Verification:
     """Repeats training iterations up to the first difference. Compares each iteration with its recorded fingerprints
-    (hashes of the parameters, one for each member of a population) and with its checkpoint, if one is stored. Returns
-    `found` with the first difference, if any, and the number of compared iterations.
+    (hashes of the parameters, one for each member of a population) and with its checkpoint, if one is stored. Returns a
+    copy of `found` that contains the first difference, if any, and the number of compared iterations.
 
     If a fingerprint differs and the iteration has no checkpoint, the first differing leaf is a leaf of the next stored
     checkpoint.

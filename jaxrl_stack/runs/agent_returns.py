@@ -1,4 +1,6 @@
-"""Columns of a run's table that contain the mean return of each agent, or of each policy if there are many agents."""
+"""Mean return of each agent, or of each policy if there are many agents: columns of a run's table, and values in a
+result of ``train()``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ _MOST_POLICIES = 16
 
 
 def columns_of_agents(columns: Iterable[str], key: str = RETURN) -> dict[str, str]:
-    """Selects the columns with the mean return of each agent or policy, ``{name of the agent or policy: column}``.
+    """Selects, from `columns`, the columns with the mean return of each agent, or of each policy if there are many
+    agents: ``{name of the agent or policy: column}``.
 
     Args:
         columns: All columns of a run.

@@ -106,7 +106,7 @@ class Benchmark:
     def read(
         cls, path: str | os.PathLike[str], algorithms: Sequence[str] | None = None, tasks: Sequence[str] | None = None
     ) -> Benchmark:
-        """Reads the results so far in a folder of `run_benchmark`.
+        """Reads the results that `run_benchmark` has written to its folder so far.
 
         Args:
             path: The folder.
@@ -389,7 +389,8 @@ class Benchmark:
         band: float = 0.95,
         **options: Unpack[AxisOptions],
     ) -> Any:
-        """Draws a panel for each task, with curves of all algorithms and bootstrap bands.
+        """Draws a panel for each task. A panel contains a curve of each algorithm, aggregated over its seeds, with a
+        bootstrap confidence interval.
 
         Args:
             path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
@@ -486,9 +487,9 @@ def _known_scores(cell: Cell) -> np.ndarray:
 
 
 def _over_runs(num_runs: int) -> Statistic:
-    """Returns a function that summarises the scores of one task: the IQM (interquartile mean) for at least
-    `MIN_SEEDS_OF_IQM` runs, else the mean. The function takes an array ``[..., runs, 1]``, whose last axis is the
-    single task.
+    """Returns a function that summarises the scores of one task over `num_runs` runs: the IQM (interquartile mean) for
+    at least `MIN_SEEDS_OF_IQM` runs, else the mean. The function takes an array ``[..., runs, 1]``; the last axis, of
+    length 1, is the task.
     """
     return (lambda scores: iqm(scores[..., 0], axis=-1)) if num_runs >= MIN_SEEDS_OF_IQM else mean_score
 
@@ -552,8 +553,8 @@ def write_content(
     cells: Sequence[Cell],
     folders: Sequence[str],
 ) -> None:
-    """Writes an entry for each cell (pair of algorithm and task) to ``benchmark.json``. If the file already has
-    the same `seeds`, `until` and `score`, its entries of other pairs remain.
+    """Writes an entry for each cell (pair of algorithm and task) to ``benchmark.json``. If the file already has the
+    same `seeds`, `until` and `score`, its entries of other pairs remain. Otherwise, its old entries are dropped.
 
     Args:
         path: The folder.

@@ -1,4 +1,4 @@
-"""Checkpoint of the best state of a run."""
+"""Best state of a run so far: its mean return (or other metric), and its checkpoint."""
 
 from __future__ import annotations
 

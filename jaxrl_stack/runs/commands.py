@@ -56,8 +56,8 @@ class CommandLog:
 
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
-        """Context manager in which method calls are not recorded as commands. It is for calls that a recorded call, an
-        iteration or a callback makes: if this caller is repeated, it makes the calls again.
+        """Context manager in which method calls are not recorded as commands. It encloses recorded calls, iterations
+        and callbacks, because repeating one of these also repeats the method calls inside.
         """
         self._depth += 1
         try:
@@ -69,8 +69,8 @@ class CommandLog:
     def around(
         self, algorithm: Any, call: str, arguments: Mapping[str, Any], *, reason: str | None = None
     ) -> Iterator[None]:
-        """Context manager around a method call that changes the training state. Records the call in the command log if
-        it succeeds, unless another recorded call or `train` made the call.
+        """Context manager around a method call that changes the training state. If the call succeeds, records it in the
+        command log. Calls inside `train` or inside another recorded call are not recorded.
 
         Args:
             algorithm: The algorithm; its ``iteration`` is recorded before and after the call.
@@ -193,7 +193,9 @@ class Command:
 
     @property
     def path(self) -> str:
-        """File and line of the recorded call, such as ``"run/commands.jsonl, line 3"``, for messages."""
+        """Location of the recorded call in its file, such as ``"run/commands.jsonl, line 3"``. Error messages contain
+        it.
+        """
         return f"{self.directory / COMMANDS_FILE}, line {self.number}"
 
     def arguments(self, loader: ClassLoader) -> dict[str, Any]:

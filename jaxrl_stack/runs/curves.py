@@ -48,7 +48,7 @@ def x_axis(name: str) -> str:
 
 
 def axis_label(x: str) -> str:
-    """Label of an x axis in a figure, given the axis's name or column."""
+    """Label of a figure's x axis. `x` is a short name such as ``"steps"``, or a column of a run's table."""
     return X_AXES.get(x_axis(x), key_label(x))
 
 
@@ -123,7 +123,8 @@ STATISTICS: dict[str, Callable[..., np.ndarray]] = {"iqm": iqm, "mean": np.mean,
 
 
 def statistic_of(name: str) -> Callable[..., np.ndarray]:
-    """Returns the statistic over runs (such as ``"iqm"``, the interquartile mean) that `STATISTICS` lists under `name`.
+    """Returns the function under `name` in `STATISTICS`, which computes a statistic over runs, such as the
+    interquartile mean for ``"iqm"``.
 
     Raises:
         ValueError: If it is none of them.

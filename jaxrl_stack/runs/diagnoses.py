@@ -83,18 +83,22 @@ class Numbers:
         return values[np.isfinite(values)]
 
     def late(self, name: str) -> float:
-        """Median of the last fifth of a column of the run's table; NaN without finite values."""
+        """Median of the last fifth of the finite values in a column of the run's table; NaN if the column has no finite
+        value.
+        """
         values = self.known(name)
         return float(np.median(values[-_share(len(values)) :])) if len(values) else math.nan
 
     def early(self, name: str) -> float:
-        """Median of the first fifth of a column of the run's table; NaN without finite values."""
+        """Median of the first fifth of the finite values in a column of the run's table; NaN if the column has no
+        finite value.
+        """
         values = self.known(name)
         return float(np.median(values[: _share(len(values))])) if len(values) else math.nan
 
     def has_settled_at_its_best(self) -> bool:
-        """Whether the return has risen, and in its last fifth stays close to its best: within a twentieth of the
-        increase.
+        """Whether the return varies, and all its values in the last fifth of the run are close to the highest return:
+        within a twentieth of the difference between the highest and the lowest return.
         """
         returns = self.known(RETURN)
         if not len(returns):
@@ -124,8 +128,8 @@ RULES: list[Rule] = []
 
 
 def rule(kind: Kind, title: str) -> Callable[[Callable[[Numbers], Said]], Rule]:
-    """Decorator that adds a diagnosis to `RULES`. The diagnosis is a function that returns the text and the columns of
-    a `Finding`, or None. The decorator's arguments are the finding's kind and title.
+    """Decorator that adds a diagnosis to `RULES`. The decorated function returns the text and the columns of the
+    finding, or None if the diagnosis does not apply. `kind` and `title` of the finding are the decorator's arguments.
     """
 
     def make(function: Callable[[Numbers], Said]) -> Rule:
@@ -212,7 +216,7 @@ def not_learning(numbers: Numbers) -> Said:
 
 @rule("problem", "The value loss is cut off")
 def clipped_value_loss(numbers: Numbers) -> Said:
-    """Diagnoses a clipped value loss of PPO, which gives the critic almost no gradient."""
+    """Diagnoses a value loss of PPO that ``vf_clip_param`` clips so strongly that the critic hardly gets gradients."""
     loss, unclipped, limit = (
         numbers.late("vf_loss"),
         numbers.late("vf_loss_unclipped"),
@@ -300,7 +304,9 @@ def much_is_clipped(numbers: Numbers) -> Said:
 
 @rule("problem", "Exploration has stopped too early")
 def entropy_collapsed(numbers: Numbers) -> Said:
-    """Diagnoses a policy that no longer explores, although the return has not settled at its highest value."""
+    """Diagnoses a policy that no longer explores (its entropy or standard deviation is too low), although the return
+    does not stay close to its highest value.
+    """
     first, last = numbers.early("entropy"), numbers.late("entropy")
     deviation = numbers.late("policy_std")
     returns = numbers.known(RETURN)

@@ -48,7 +48,7 @@ class RunFigure(_figure.Figure):
     """Matplotlib figure that notebooks display with any backend, and that has a `save` method."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the figure to a file.
+        """Writes the figure to a ``.png``, ``.svg`` or ``.pdf`` file.
 
         Args:
             path: File that ends in ``.png``, ``.svg`` or ``.pdf``; missing folders are created.
@@ -159,8 +159,8 @@ def draw_panels(
     path: str | os.PathLike[str] | None = None,
     **options: Unpack[AxisOptions],
 ) -> RunFigure:
-    """Draws a figure with several panels. All panels have bands (curves with intervals) of the same names and colours,
-    with a common legend.
+    """Draws a figure with several panels and a common legend. All panels contain bands (curves with intervals) with the
+    same labels, and a label has the same colour in all panels.
 
     Args:
         panels: Title of each panel -> its bands, with the same labels in the same order. Bands without points are not
@@ -254,7 +254,7 @@ def _dress(axes: Axes, x_label: str, y_label: str, title: str | None, options: A
 
 def _limit_to_curves(axes: Axes, bands: Sequence[Band]) -> None:
     """Limits a figure's axes so that single outliers do not flatten the curves; a note in the figure mentions the
-    outliers. Limits that the user set are kept.
+    outliers. Limits that the user set do not change.
     """
     curves = _curves_in.setdefault(axes, [])
     curves += [curve.y for band in bands for curve in band.curves]
@@ -279,7 +279,7 @@ def draw_histograms(
     title: str | None = None,
     path: str | os.PathLike[str] | None = None,
 ) -> RunFigure:
-    """Draws histograms side by side.
+    """Draws a figure with one histogram for each entry of `panels`, side by side.
 
     Args:
         panels: ``{title: (counts [n], ends of the bins [n + 1], or their names [n])}``.

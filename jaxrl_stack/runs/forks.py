@@ -1,4 +1,4 @@
-"""Forks: runs that continue an iteration of another run."""
+"""Forks: runs that continue another run after one of its iterations."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ class Halving:
         return found
 
     def with_end(self, until: Until) -> StopCriteria:
-        """Returns the stop criteria of the runs: the criteria in `until`. With ``stop_last_trials=True``, a run also
-        ends when `time_attr` reaches `max_t`.
+        """Returns `until` as stop criteria. If ``stop_last_trials=True``, adds a criterion: a run also ends when its
+        metric `time_attr` reaches `max_t`.
         """
         criteria = StopCriteria(until)
         if self.stop_last_trials:
@@ -82,8 +82,8 @@ class Halving:
 def survivors(scores: np.ndarray, groups: Sequence[int], reduction_factor: float) -> list[int]:
     """Selects the runs that continue after a rung (a comparison of successive halving). The runs of a group, such as
     all seeds of one combination of settings, continue or end together. Of n groups, the
-    ``1 + floor((n - 1) / reduction_factor)`` groups with the highest mean scores continue. Other groups also continue
-    if their mean score equals the lowest mean score of these groups.
+    ``1 + floor((n - 1) / reduction_factor)`` groups with the highest mean scores continue, and also each group with the
+    same mean score as the last of them.
 
     Tune keeps the same groups: the groups at or above the percentile ``100 * (1 - 1 / reduction_factor)``.
 

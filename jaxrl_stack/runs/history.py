@@ -70,7 +70,7 @@ class History:
             self._num_rows += 1
 
     def add_setting(self, name: str, value_at: Callable[[int], float]) -> None:
-        """Adds a column to the table: the values of a setting in the iterations so far.
+        """Adds a column to the table: the value of a setting at the start of each iteration so far.
 
         Args:
             name: The setting.
