@@ -65,7 +65,9 @@ class OfflineSingleAgentEnvRunner(SingleAgentEnvRunner):
         self._log_buffered()
 
     def _infos_of_block(self, shape: Any, recording: Recording) -> dict[str, Any]:
-        """Returns the infos before and after each step of a block, object arrays ``[T, B]``."""
+        """Returns the environments' infos before and after each step of a rollout, two object arrays ``[T, B]`` by
+        column name.
+        """
         infos = recording.infos
         after = np.empty(shape, object)
         for t, row in enumerate(infos):

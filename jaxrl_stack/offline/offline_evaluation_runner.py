@@ -264,7 +264,9 @@ class OfflineEvaluationRunner(FaultAwareApply):
         self._num_env_steps = int(state.get("num_env_steps", self._num_env_steps))
 
     def get_metrics(self) -> dict[str, Any]:
-        """Returns the metrics that were logged since the end of the last call of `run` or `get_metrics`."""
+        """Returns the metrics that were logged after the last `run` or `get_metrics`; `run` itself returns the metrics
+        of its batches.
+        """
         return self.metrics.reduce()
 
     def assert_healthy(self) -> None:

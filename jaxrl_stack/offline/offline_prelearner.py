@@ -89,8 +89,8 @@ class OfflinePreLearner:
         }
 
     def steps(self, batch: Mapping[str, Any]) -> Steps:
-        """Converts a batch of table rows to episodes. Returns the steps of the episodes to train on, which
-        `_postprocess_and_sample` selects.
+        """Converts a batch of table rows to episodes, selects the episodes to train on with `_postprocess_and_sample`,
+        and returns the steps of the selected episodes.
 
         Raises:
             ValueError: If no episode comes of it.

@@ -51,8 +51,8 @@ def read_with_ray(config: AlgorithmConfig) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class WholePiece:
-    """The only part of a Ray Dataset, which is always read as a whole. The numbers of its rows and steps are unknown
-    before reading.
+    """Piece that consists of a whole Ray Dataset: `RayData` always reads the data set at once. The numbers of rows and
+    steps are None, because they are unknown before reading.
     """
 
     num_rows: None = None

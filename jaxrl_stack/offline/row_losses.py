@@ -27,7 +27,8 @@ class Evaluate(Protocol):
 
 
 class RowLosses(NamedTuple):
-    """Losses of each module, averaged over the steps of a recorded batch, and the numbers of these steps.
+    """Losses of each module, averaged over the steps of a recorded batch, with the number of averaged steps of each
+    module and the number of env steps in the batch.
 
     Attributes:
         values: ``{module_id: {name: number}}``: the loss of each module, and what the loss logs.

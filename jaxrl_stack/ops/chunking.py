@@ -65,9 +65,9 @@ def mean_of_rows(
 
 
 def number_of_chunks(num_rows: int, size: int = 1) -> int:
-    """Returns the smallest number of equal chunks of a batch with which a dense layer gets at most `ROWS_PER_CHUNK`
-    rows at once. If chunks of unequal sizes would need at most half of this number, returns 1 (no split): the equal
-    chunks would be so small that a dense layer gets at most half of `ROWS_PER_CHUNK` rows at once.
+    """Returns the number of equal chunks for a batch: the smallest divisor of `num_rows` with which a dense layer gets
+    at most `ROWS_PER_CHUNK` rows at once. Returns 1 (no split) if this divisor is at least twice ``ceil(num_rows * size
+    / ROWS_PER_CHUNK)``: a dense layer would get at most half of `ROWS_PER_CHUNK` rows at once.
 
     Args:
         num_rows: Rows in all.
@@ -90,7 +90,9 @@ def _means(function: Callable[[Any, Any], tuple[jax.Array, Any]], params: Any, r
 
 
 def _mean_over_chunks(of_chunk: Callable[[Any], Any], rows: Any, chunks: int) -> Any:
-    """Applies a function that returns means over rows; on CPU, averages its results for chunks of equal length."""
+    """Computes means over the rows of a batch (losses, gradients) with `of_chunk`. On CPU, averages the results of
+    `of_chunk` for chunks of equal length; on other devices, applies `of_chunk` to all rows at once.
+    """
 
     def in_chunks(rows: Any) -> Any:
         split = _split(rows, chunks)

@@ -43,8 +43,8 @@ def discounted_returns(rewards: jax.Array, mask: jax.Array, gamma: jax.Array | f
 
 
 def cumulative_log_ratios(log_ratios: jax.Array, mask: jax.Array) -> jax.Array:
-    """Logarithms of cumulative importance ratios, ``log rho_{0:t} = sum_{k <= t} log (pi_k / mu_k)``; after the end of
-    an episode, the last value.
+    """Logarithms of cumulative importance ratios, ``log rho_{0:t} = sum_{k <= t} log (pi_k / mu_k)``. Entries after the
+    end of an episode repeat the episode's last value.
 
     Args:
         log_ratios: float32 ``[E, T]``.

@@ -31,9 +31,9 @@ class Slot:
     is_packed: bool
 
     def read(self, matrix: Any, loose: Any) -> Any:
-        """Returns the array stored at this slot, ``[..., *shape]``. It is read from columns of the packed `matrix`
-        ``[..., width]``, or it is an entry of `loose`, the arrays that were not packed. `matrix` and the arrays in
-        `loose` are NumPy arrays (the result is then a view if possible) or JAX arrays.
+        """Returns the leaf at this position, ``[..., *shape]``. A packed leaf consists of columns of `matrix` ``[...,
+        width]``; a leaf that was not packed is an entry of `loose`. `matrix` and the arrays in `loose` are NumPy arrays
+        (the result is then a view if possible) or JAX arrays.
         """
         if not self.is_packed:
             return loose[self.start]

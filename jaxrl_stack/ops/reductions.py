@@ -72,8 +72,8 @@ class Flat:
         return cls(jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in leaves]), layout)
 
     def unravel(self, vector: Any) -> Any:
-        """Converts a vector ``[n, ...]`` to a pytree with the structure, shapes and dtypes in `layout`. Further axes of
-        the vector become the last axes of all leaves.
+        """Converts an array ``[n, ...]`` to a pytree with the structure, shapes and dtypes in `layout`. The axes of the
+        array after the first become the last axes of every leaf.
         """
         treedef, kinds = self.layout
         out, start = [], 0
@@ -84,7 +84,7 @@ class Flat:
         return jax.tree.unflatten(treedef, out)
 
     def tree(self) -> Any:
-        """Restores the pytree from `vector`."""
+        """Returns the pytree that `vector` contains, with the structure, shapes and dtypes in `layout`."""
         return self.unravel(self.vector)
 
 

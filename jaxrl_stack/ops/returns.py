@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 
 def clipped_rewards(rewards: Any, bound: bool | float | None) -> Any:
-    """Clips rewards to ``[-c, c]``, replaces them with their signs, or returns them unchanged, depending on `bound`
-    (the setting `clip_rewards`).
+    """Clips rewards to ``[-c, c]`` if `bound` (the setting `clip_rewards`) is a number c. True replaces rewards with
+    their signs; None and False return rewards unchanged.
 
     Args:
         rewards: Array of JAX or NumPy; the result is of the same library.

@@ -44,7 +44,8 @@ class TwoHot(NamedTuple):
 
 
 def two_hot(values: jax.Array, atoms: jax.Array) -> TwoHot:
-    """Distribution over atoms whose mean is the given number (Hafner et al., 2023, section "Critic Learning").
+    """Creates, for each number in `values`, a distribution over `atoms` that has this number as its mean (Hafner et
+    al., 2023, section "Critic Learning").
 
     Only the two nearest atoms have probability, each in proportion to the number's distance from the other one. Numbers
     outside of the atoms are clipped to the first or last atom.
@@ -213,13 +214,13 @@ class ReturnRange(NamedTuple):
 
     @classmethod
     def init(cls) -> ReturnRange:
-        """Creates the moving averages before any return was seen."""
+        """Creates the moving averages (of percentiles of returns) before the first update: zeros, `is_known` False."""
         return cls(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.bool_))
 
     @property
     def scale(self) -> jax.Array:
-        """Divisor of advantages, float32: ``max(1, high - low)`` of the percentiles of returns (Hafner et al., 2023,
-        equations 11 and 12).
+        """Divisor of advantages, float32: ``max(1, high - low)``, where `low` and `high` are the moving averages of two
+        percentiles of returns (Hafner et al., 2023, equations 11 and 12).
 
         Small returns are not scaled up, so that without rewards only the entropy changes the actor.
         """

@@ -25,8 +25,8 @@ from jaxrl_stack.utils.spaces import shape_dtype_struct
 
 @struct.dataclass
 class PolicyState(ModuleState):
-    """State of a policy for ``B`` unfinished episodes: recurrent state, previous actions and connectors; a frozen
-    pytree.
+    """Frozen pytree with the state of a policy for ``B`` unfinished episodes: connector states, recurrent state and
+    previous actions.
 
     Connector statistics are the ones at the start of the episodes.
 

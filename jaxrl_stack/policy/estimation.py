@@ -131,8 +131,8 @@ def steps_of(data: Any, options: ReadOptions | None = None) -> Steps:
 
 
 def checked_methods(module: RLModule, methods: Sequence[str] | str | None) -> tuple[str, ...]:
-    """Checks the names of off-policy estimation methods, such as "wis"; None selects all methods that the module
-    supports.
+    """Checks the names of off-policy estimation methods, such as "wis", and returns them. If `methods` is None, returns
+    all methods that support the RLModule `module`: methods that learn Q-values do not support recurrent modules.
 
     Raises:
         ValueError: For an unknown one, or one that is not for this module.

@@ -1,4 +1,4 @@
-"""Export of policies as compiled programs in a folder, which run without their Python classes.
+"""Export of a policy to a folder, as a compiled program that runs without the policy's Python classes.
 
 A folder holds ``program.jax_export`` (StableHLO, serialized by `jax.export`), ``arrays.npz`` (the weights that the
 program reads, and the state before the first observation) and ``policy.json`` (spaces, shapes, dtypes, the program's
@@ -347,8 +347,8 @@ def _checksum(content: bytes) -> str:
 
 
 def _checked_program(file: Path, about: Mapping[str, Any]) -> bytearray:
-    """Reads the serialized program of an exported policy. If the export contains a checksum of the program, compares
-    it with the checksum of the file.
+    """Reads the serialized program of an exported policy, ``program.jax_export``. If the export contains a checksum,
+    checks that the program has this checksum.
 
     Raises:
         ValueError: If the two checksums differ.

@@ -169,8 +169,8 @@ class Acting(abc.ABC, Generic[State]):
 
     @functools.cached_property
     def _as_members(self) -> Callable[[Any], Any]:
-        """Function that converts actions to the dtypes of the environment's action space. Actions of `Box` parts become
-        NumPy arrays; actions of other parts do not change. See `members_of`.
+        """Function that converts actions to the dtypes of the environment's action space: `Box` actions, also inside of
+        nested spaces, become NumPy arrays; other actions do not change. See `members_of`.
         """
         return members_of(self.action_space)
 

@@ -89,7 +89,9 @@ def action_probabilities(
 
 
 def distribution_class(module: RLModule, acting: ActingBy) -> Any:
-    """Returns the class of the module's action distribution: for exploration, or for inference."""
+    """Returns the class of the module's action distribution: for exploration if `acting.explore` is True, otherwise for
+    inference.
+    """
     if acting.explore:
         return module.get_exploration_action_dist_cls()
     return module.get_inference_action_dist_cls()
@@ -124,7 +126,9 @@ def is_countable(space: Any) -> bool:
 def _batches(
     module: RLModule, columns: dict[str, Any], episodes: RecordedEpisodes
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, Any]]]:
-    """Yields batches of equal shape for the module: row indices, a mask of valid rows, and the batch."""
+    """Yields batches of recorded observations for the module, all of equal shape: ``(row indices into the columns, mask
+    of valid rows, batch)``.
+    """
 
     def observations(rows: np.ndarray) -> Any:
         return jax.tree.map(lambda x: np.asarray(x)[rows], columns[Columns.OBS])

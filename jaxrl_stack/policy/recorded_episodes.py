@@ -41,8 +41,9 @@ class RecordedEpisodes(NamedTuple):
         return RecordedEpisodes(*cut, self.final_rows[episodes], self.terminated[episodes], self.num_left_out)
 
     def alone(self, columns: dict[str, Any]) -> tuple[dict[str, Any], RecordedEpisodes]:
-        """Returns ``(columns, episodes)``: new columns with only the rows of the complete episodes, one episode after
-        the other, and the episodes with row indices into the new columns.
+        """Copies the rows of these complete episodes, one episode after the other, to new columns (arrays by name)
+        without other rows. Returns ``(columns, episodes)``: the new columns, and the same episodes with row indices
+        into them.
 
         Args:
             columns: ``{column: [R, ...]}`` of all rows.

@@ -75,8 +75,8 @@ def window(xp: Any, rewards: Any, discounts: Any, is_in: Any) -> tuple[Any, Any]
 
 
 def sequence(xp: Any, is_there: Any, num_before: Any) -> dict[str, Any]:
-    """Builds the loss mask and the lengths of drawn sequences, from a mask of the steps that exist and the number of
-    burn-in steps.
+    """Builds the loss mask of drawn sequences, which excludes burn-in steps and padding, and the lengths of the
+    sequences, which include burn-in steps.
 
     Args:
         xp: Namespace of the arrays.
@@ -107,9 +107,9 @@ def num_starts(xp: Any, is_first: Any, length: int) -> Any:
 
 
 def num_learned(xp: Any, is_first: Any, start: Any, length: int) -> Any:
-    """Computes, for each drawn sequence, how many of its steps the loss uses at most, int ``[N]``. If the drawn step is
-    the first step of its episode, the number is random, ``start + 1``: such a draw also represents the sequences that
-    begin before the episode, and these contain fewer steps of the episode. Otherwise, the number is `length`.
+    """Returns the maximum number of steps per drawn sequence in the loss, int ``[N]``: `length`, or ``start + 1`` if
+    the drawn step is the first step of its episode. `start` is random, because such a draw also represents the
+    sequences that begin before the episode, which contain fewer steps of the episode.
 
     Args:
         xp: Namespace of the arrays.

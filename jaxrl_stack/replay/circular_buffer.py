@@ -86,5 +86,7 @@ class CircularBuffer:
 
     @property
     def filled(self) -> bool:
-        """Whether `num_batches` batches have been added since the buffer was created."""
+        """Whether the buffer was ever full: at least `num_batches` batches (the capacity) have been added since it was
+        created.
+        """
         return self._num_added >= self.num_batches

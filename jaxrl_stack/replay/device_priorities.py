@@ -25,8 +25,8 @@ float32 numbers."""
 
 @struct.dataclass
 class PriorityLevels:
-    """Tree of the priorities of items: the priorities, and their sums and minima over groups of `FAN` items. Higher
-    levels are computed on demand.
+    """Tree for drawing items, such as steps in a replay buffer, by priority. It contains the items' scaled priorities,
+    and their sums and minima over groups of `FAN` (16) items. Higher levels of the tree are computed on demand.
 
     Sums and minima are always computed from all items of a group, never updated by differences: they do not drift, and
     groups of equal items have equal sums.
@@ -67,12 +67,15 @@ def scaled(priorities: jax.Array, alpha: float) -> jax.Array:
 
 
 def values(levels: PriorityLevels, items: jax.Array) -> jax.Array:
-    """Scaled priorities of the items with the given indices, ``[N]``; 0 for items without a priority."""
+    """Scaled priorities (``priority ** alpha``) of the items with the given indices, float32 ``[N]``; 0 for items
+    without a priority.
+    """
     return levels.items.reshape(-1).at[items].get(mode="promise_in_bounds")
 
 
 def put(levels: PriorityLevels, items: jax.Array, counts: jax.Array, starts: jax.Array | None = None) -> PriorityLevels:
-    """Sets the scaled priorities of items in the tree. If an item occurs several times, its largest priority is stored.
+    """Sets the scaled priorities (``priority ** alpha``) of items, such as steps in a replay buffer. If an item occurs
+    several times, its largest priority is stored.
 
     Args:
         levels: State.
@@ -111,8 +114,8 @@ def num_levels(num_items: int) -> int:
 
 
 def draw(levels: PriorityLevels, bits: jax.Array) -> jax.Array:
-    """Draws random items, int32 ``[N]``, independently. The probability of an item is proportional to its scaled
-    priority times its multiplicity (`PriorityLevels.starts`).
+    """Draws random items (steps in a replay buffer) independently, int32 ``[N]``. The probability of an item is
+    proportional to its scaled priority (``priority ** alpha``) times its multiplicity (`PriorityLevels.starts`).
 
     Every level uses a separate random number. A single number for all levels has only 24 bits: with a million items,
     the frequency of an item would be wrong by up to a tenth.
@@ -159,14 +162,16 @@ def _summed(counts: jax.Array) -> jax.Array:
 
 
 def total(levels: PriorityLevels) -> jax.Array:
-    """Sum of all scaled priorities, each multiplied by the multiplicity of its item. Multiplicities are factors of the
-    items' probabilities in draws (`PriorityLevels.starts`).
+    """Sum over all items in the tree of scaled priority (``priority ** alpha``) times multiplicity
+    (`PriorityLevels.starts`). The probability of an item in a draw is its product divided by this sum.
     """
     return jnp.sum(levels.sums)
 
 
 def minimum(levels: PriorityLevels) -> jax.Array:
-    """Smallest scaled priority in the tree; infinity if the tree is empty."""
+    """Smallest scaled priority (``priority ** alpha``) of an item in the tree, float32; infinity if no item has a
+    priority.
+    """
     # Positive floats are in the order of their bits, and CPUs find the minimum of integers ten times faster.
     bits = jax.lax.bitcast_convert_type(levels.minima, jnp.int32)
     return jax.lax.bitcast_convert_type(bits.min(), jnp.float32)

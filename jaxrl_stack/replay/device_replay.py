@@ -253,7 +253,7 @@ class DeviceReplay:
 
     def add(self, state: ReplayState, columns: Mapping[str, Any]) -> ReplayState:
         """Adds a rollout to the replay buffer. If an environment's episode was unfinished at the end of the previous
-        rollout, the new steps continue it, except after a call of `cut`.
+        rollout, the new steps continue the episode, unless `cut` has truncated it.
 
         Args:
             state: The state.
@@ -324,8 +324,8 @@ class DeviceReplay:
         return dataclasses.replace(new, priorities=levels)
 
     def _valid_first(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Selects the columns that `add` reads from a rollout with a ``loss_mask``, and moves each environment's valid
-        steps to the front.
+        """Selects the columns of a rollout that `add` needs, including ``loss_mask``, and moves each environment's
+        valid steps (``loss_mask`` True) to the front.
         """
         own = {name: columns[name] for name in (*_READ, *self.extra_columns)}
         own[Columns.LOSS_MASK] = jnp.asarray(columns[Columns.LOSS_MASK]).astype(bool)
@@ -423,8 +423,8 @@ class DeviceReplay:
         self, frames: FrameRing, obs: Any, ended: jax.Array, valid: jax.Array | None
     ) -> tuple[FrameRing, jax.Array]:
         """Writes frames of a rollout to the ring buffer of frames: the newest frame of every stacked observation ``[T,
-        B, ...]``. If the buffer is empty, or after a call of `cut`, also writes the older frames of the first
-        observation.
+        B, ...]``. If the buffer is empty, or `cut` was called after the last rollout to truncate its unfinished
+        episodes, also writes the older frames of the first observation.
 
         Args:
             frames: Frames before the rollout.
@@ -754,7 +754,7 @@ class DeviceReplay:
         return out, self._items(state, ages, envs)
 
     def update_priorities(self, state: ReplayState, items: ReplayItems, priorities: jax.Array) -> ReplayState:
-        """Sets new priorities of drawn items.
+        """Sets new priorities of steps that `sample` or `sample_sequences` drew.
 
         Args:
             state: State from which the items were drawn, or a later one; items that can no longer be drawn are skipped.
@@ -825,9 +825,9 @@ class DeviceReplay:
         return self._places(_of(state.head, envs), places), envs, weights
 
     def _draw_uniformly(self, state: ReplayState, items: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Draws steps uniformly from environments with different numbers of steps. `items` ``[N]``, random indices into
-        the concatenated steps of all environments, select the steps. Returns ``(ages of their rows, environments,
-        weights)``, each ``[N]``; the newest row has age 0.
+        """Finds the steps with the random indices `items` ``[N]`` in the concatenated steps of all environments, which
+        may have different numbers of steps. Returns ``(ages of their rows, environments, importance weights)``, each
+        ``[N]``; the newest row has age 0. The weights are 1, but 0 if the buffer contains no step.
         """
         until = jnp.cumsum(state.size)
         envs = jnp.searchsorted(until, items, side="right", method="scan_unrolled")
@@ -838,8 +838,9 @@ class DeviceReplay:
     def _num_learned(
         self, state: ReplayState, ages: jax.Array, envs: jax.Array, random: RandomNumbers
     ) -> jax.Array | int:
-        """Returns, for each drawn sequence, how many of its steps the loss uses at most: `length`, or a random number
-        if the drawn step is the first step of its episode; see `arithmetic.num_learned`.
+        """Returns the maximum number of steps per drawn sequence in the loss, int or int32 ``[N]``: `length`, or a
+        random number from 1 to `length` if the drawn step is the first step of its episode. See
+        `arithmetic.num_learned` for the reason.
         """
         if state.priorities is None or state.priorities.starts is None:
             return self.length

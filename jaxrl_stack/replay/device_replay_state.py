@@ -147,8 +147,8 @@ class StepLayout:
         return {"words": jnp.concatenate(words, axis=-1), "loose": loose}
 
     def put(self, ring: Mapping[str, Any], rows: jax.Array, path: tuple[str, ...], values: Mapping[str, Any]) -> Any:
-        """Overwrites some arrays of N stored steps, such as the arrays of a module output, with `values`; other arrays
-        of these steps do not change. Returns the packed steps of the whole ring buffer.
+        """Overwrites arrays of N steps in the ring buffer with `values`, for example the arrays of one column; other
+        arrays of these steps do not change. Returns all steps of the ring buffer, packed as by `pack`.
 
         Args:
             ring: Packed steps ``[B, L, ...]``.
@@ -175,6 +175,6 @@ class StepLayout:
         return {"words": words, "loose": loose}
 
     def unpack(self, packed: Mapping[str, Any]) -> Any:
-        """Unpacks steps; inverse of `pack`."""
+        """Converts packed steps, in the form that `pack` returns, to a pytree with leaves ``[..., *leaf shape]``."""
         leaves = [slot.read(packed["words"], packed["loose"]) for slot in self.slots]
         return jax.tree.unflatten(self.treedef, leaves)
