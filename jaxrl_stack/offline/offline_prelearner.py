@@ -136,7 +136,10 @@ class OfflinePreLearner:
         return self._map_to_episodes(batch, to_numpy=to_numpy, **kwargs)
 
     def _postprocess_and_sample(self, episodes: list[Any]) -> list[Any]:
-        """Selects the episodes to train on: all, or a sample from the user's episode replay buffer."""
+        """Selects the episodes to train on. If `episode_buffer` is None, returns the given episodes without duplicates.
+        Otherwise, adds the given episodes without duplicates to this buffer, and returns episodes that are sampled from
+        the buffer.
+        """
         if self.episode_buffer is None:
             return self._validate_episodes(episodes)
         self.episode_buffer.add(self._validate_episodes(episodes))

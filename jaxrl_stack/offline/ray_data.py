@@ -51,8 +51,8 @@ def read_with_ray(config: AlgorithmConfig) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class WholePiece:
-    """Piece that consists of a whole Ray Dataset: `RayData` always reads the data set at once. The numbers of rows and
-    steps are None, because they are unknown before reading.
+    """Whole Ray Dataset as a single piece: one call of `RayData.read` reads all rows. The numbers of rows and steps are
+    None, because they are unknown before reading.
     """
 
     num_rows: None = None

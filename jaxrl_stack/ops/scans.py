@@ -105,8 +105,8 @@ class _Split(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Size in bytes of `handed_over` for one step of the loop: inputs of the scan (`xs`), and results computed
-        before the loop.
+        """Size in bytes of the values that one step of the loop reads from arrays over all steps (`handed_over`):
+        inputs of the scan (`xs`), and results computed before the loop.
         """
         avals: list[Any] = [x.aval for x in self.handed_over]
         return sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals)
