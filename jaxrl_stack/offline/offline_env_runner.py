@@ -65,8 +65,8 @@ class OfflineSingleAgentEnvRunner(SingleAgentEnvRunner):
         self._log_buffered()
 
     def _infos_of_block(self, shape: Any, recording: Recording) -> dict[str, Any]:
-        """Returns the environments' infos before and after each step of a rollout, two object arrays ``[T, B]`` by
-        column name.
+        """Returns two columns of infos, ``{column: object array [T, B]}``: the infos of the environments before each
+        step of a rollout, and after each step.
         """
         infos = recording.infos
         after = np.empty(shape, object)

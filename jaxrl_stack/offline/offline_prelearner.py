@@ -136,9 +136,8 @@ class OfflinePreLearner:
         return self._map_to_episodes(batch, to_numpy=to_numpy, **kwargs)
 
     def _postprocess_and_sample(self, episodes: list[Any]) -> list[Any]:
-        """Selects the episodes to train on. If `episode_buffer` is None, returns the given episodes without duplicates.
-        Otherwise, adds the given episodes without duplicates to this buffer, and returns episodes that are sampled from
-        the buffer.
+        """Selects the episodes to train on. If `episode_buffer` is None, returns `episodes` without duplicates.
+        Otherwise, adds `episodes` without duplicates to this buffer, and returns a sample of episodes from the buffer.
         """
         if self.episode_buffer is None:
             return self._validate_episodes(episodes)

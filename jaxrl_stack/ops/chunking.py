@@ -67,7 +67,8 @@ def mean_of_rows(
 def number_of_chunks(num_rows: int, size: int = 1) -> int:
     """Returns the number of equal chunks for a batch: the smallest divisor of `num_rows` with which a dense layer gets
     at most `ROWS_PER_CHUNK` rows at once. Returns 1 (no split) if this divisor is at least twice ``ceil(num_rows * size
-    / ROWS_PER_CHUNK)``: a dense layer would get at most half of `ROWS_PER_CHUNK` rows at once.
+    / ROWS_PER_CHUNK)``, because a dense layer would then get at most half of `ROWS_PER_CHUNK` rows at once. Also
+    returns 1 if no divisor is large enough.
 
     Args:
         num_rows: Rows in all.
@@ -90,8 +91,9 @@ def _means(function: Callable[[Any, Any], tuple[jax.Array, Any]], params: Any, r
 
 
 def _mean_over_chunks(of_chunk: Callable[[Any], Any], rows: Any, chunks: int) -> Any:
-    """Computes means over the rows of a batch (losses, gradients) with `of_chunk`. On CPU, averages the results of
-    `of_chunk` for chunks of equal length; on other devices, applies `of_chunk` to all rows at once.
+    """Computes means over all rows of a batch, such as losses and gradients. The function `of_chunk` returns the means
+    over the rows that it gets. On CPU, averages its results for `chunks` chunks of equal length; on other devices,
+    applies `of_chunk` to all rows at once.
     """
 
     def in_chunks(rows: Any) -> Any:

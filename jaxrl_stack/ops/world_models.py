@@ -44,8 +44,8 @@ class TwoHot(NamedTuple):
 
 
 def two_hot(values: jax.Array, atoms: jax.Array) -> TwoHot:
-    """Creates, for each number in `values`, a distribution over `atoms` that has this number as its mean (Hafner et
-    al., 2023, section "Critic Learning").
+    """Creates a distribution over `atoms` for each number in `values`; the mean of the distribution is this number
+    (Hafner et al., 2023, section "Critic Learning").
 
     Only the two nearest atoms have probability, each in proportion to the number's distance from the other one. Numbers
     outside of the atoms are clipped to the first or last atom.
@@ -214,7 +214,9 @@ class ReturnRange(NamedTuple):
 
     @classmethod
     def init(cls) -> ReturnRange:
-        """Creates the moving averages (of percentiles of returns) before the first update: zeros, `is_known` False."""
+        """Creates the moving averages of two percentiles of returns, before the first update: zeros, and `is_known`
+        False.
+        """
         return cls(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.bool_))
 
     @property

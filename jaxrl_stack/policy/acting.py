@@ -25,8 +25,8 @@ from jaxrl_stack.utils.spaces import shape_dtype_struct
 
 @struct.dataclass
 class PolicyState(ModuleState):
-    """Frozen pytree with the state of a policy for ``B`` unfinished episodes: connector states, recurrent state and
-    previous actions.
+    """Frozen pytree with the state of a policy for ``B`` unfinished episodes: connector states, recurrent state,
+    previous actions and rewards.
 
     Connector statistics are the ones at the start of the episodes.
 

@@ -107,9 +107,9 @@ def num_starts(xp: Any, is_first: Any, length: int) -> Any:
 
 
 def num_learned(xp: Any, is_first: Any, start: Any, length: int) -> Any:
-    """Returns the maximum number of steps per drawn sequence in the loss, int ``[N]``: `length`, or ``start + 1`` if
-    the drawn step is the first step of its episode. `start` is random, because such a draw also represents the
-    sequences that begin before the episode, which contain fewer steps of the episode.
+    """Returns, for each drawn sequence, the maximum number of its steps that the loss uses, int ``[N]``. If the drawn
+    step is the first step of its episode, the number is ``start + 1``, otherwise `length`. `start` is random, because
+    such a draw also represents sequences that begin before the episode and contain fewer of its steps.
 
     Args:
         xp: Namespace of the arrays.

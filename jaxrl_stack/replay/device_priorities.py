@@ -75,7 +75,7 @@ def values(levels: PriorityLevels, items: jax.Array) -> jax.Array:
 
 def put(levels: PriorityLevels, items: jax.Array, counts: jax.Array, starts: jax.Array | None = None) -> PriorityLevels:
     """Sets the scaled priorities (``priority ** alpha``) of items, such as steps in a replay buffer. If an item occurs
-    several times, its largest priority is stored.
+    several times in `items`, the largest of its new priorities is stored.
 
     Args:
         levels: State.
@@ -162,8 +162,9 @@ def _summed(counts: jax.Array) -> jax.Array:
 
 
 def total(levels: PriorityLevels) -> jax.Array:
-    """Sum over all items in the tree of scaled priority (``priority ** alpha``) times multiplicity
-    (`PriorityLevels.starts`). The probability of an item in a draw is its product divided by this sum.
+    """Sum of the weights of all items in the tree. The weight of an item is its scaled priority (``priority ** alpha``)
+    times its multiplicity (`PriorityLevels.starts`). The probability of an item in a draw is its weight divided by this
+    sum.
     """
     return jnp.sum(levels.sums)
 

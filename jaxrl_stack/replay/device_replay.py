@@ -754,7 +754,8 @@ class DeviceReplay:
         return out, self._items(state, ages, envs)
 
     def update_priorities(self, state: ReplayState, items: ReplayItems, priorities: jax.Array) -> ReplayState:
-        """Sets new priorities of steps that `sample` or `sample_sequences` drew.
+        """Sets new priorities of the random steps that `sample` or `sample_sequences` drew: one step for each
+        transition or sequence.
 
         Args:
             state: State from which the items were drawn, or a later one; items that can no longer be drawn are skipped.
@@ -825,9 +826,10 @@ class DeviceReplay:
         return self._places(_of(state.head, envs), places), envs, weights
 
     def _draw_uniformly(self, state: ReplayState, items: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Finds the steps with the random indices `items` ``[N]`` in the concatenated steps of all environments, which
-        may have different numbers of steps. Returns ``(ages of their rows, environments, importance weights)``, each
-        ``[N]``; the newest row has age 0. The weights are 1, but 0 if the buffer contains no step.
+        """Draws steps uniformly from environments that may have different numbers of steps: the random indices `items`
+        ``[N]`` select steps from the concatenated steps of all environments. Returns ``(ages of the steps' rows,
+        environments, importance weights)``, each ``[N]``; the newest row has age 0. All weights are 1; if the buffer
+        contains no step, all are 0.
         """
         until = jnp.cumsum(state.size)
         envs = jnp.searchsorted(until, items, side="right", method="scan_unrolled")
@@ -838,9 +840,9 @@ class DeviceReplay:
     def _num_learned(
         self, state: ReplayState, ages: jax.Array, envs: jax.Array, random: RandomNumbers
     ) -> jax.Array | int:
-        """Returns the maximum number of steps per drawn sequence in the loss, int or int32 ``[N]``: `length`, or a
-        random number from 1 to `length` if the drawn step is the first step of its episode. See
-        `arithmetic.num_learned` for the reason.
+        """Returns, for each drawn sequence, the maximum number of its steps that the loss uses, int32 ``[N]``, or the
+        int `length` for all sequences. The number is `length`; if the drawn step is the first step of its episode, the
+        number is random, from 1 to `length`. For the reason, see `arithmetic.num_learned`.
         """
         if state.priorities is None or state.priorities.starts is None:
             return self.length

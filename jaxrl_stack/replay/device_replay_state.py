@@ -175,6 +175,6 @@ class StepLayout:
         return {"words": words, "loose": loose}
 
     def unpack(self, packed: Mapping[str, Any]) -> Any:
-        """Converts packed steps, in the form that `pack` returns, to a pytree with leaves ``[..., *leaf shape]``."""
+        """Converts packed steps back to a pytree with leaves ``[..., *leaf shape]``; inverse of `pack`."""
         leaves = [slot.read(packed["words"], packed["loose"]) for slot in self.slots]
         return jax.tree.unflatten(self.treedef, leaves)

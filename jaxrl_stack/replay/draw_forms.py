@@ -122,8 +122,8 @@ class DrawForm(Protocol):
     def draw_from_modules(
         self, buffer: MultiAgentEpisodeReplayBuffer, modules: Sequence[str], number: int, *, gamma: float, beta: float
     ) -> dict[str, tuple[dict[str, Any], Any]]:
-        """Draws `number` items (transitions, sequences or windows) for each module in `modules` from a multi-agent
-        buffer. Returns ``{module_id: (columns, drawn)}``, see `draw_from_buffer`.
+        """Draws `number` items (transitions or sequences) for each module in `modules` from a multi-agent buffer.
+        Returns ``{module_id: (columns, drawn)}``, see `draw_from_buffer`. Windows do not support multi-agent buffers.
         """
         ...
 
@@ -143,7 +143,7 @@ class DrawForm(Protocol):
         self, ring: DeviceReplay, state: ReplayState, drawn: Any, logged: Mapping[str, Any]
     ) -> ReplayState:
         """Writes the values that the loss logged for the drawn items, for example TD errors as new priorities, into the
-        device buffer. Returns the buffer's new state. For the arguments, see `write_to_buffer`.
+        device buffer. Returns the buffer's new state. For `drawn` and `logged`, see `write_to_buffer`.
         """
         ...
 

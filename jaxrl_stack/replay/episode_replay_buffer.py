@@ -471,7 +471,9 @@ class EpisodeReplayBuffer(Checkpointable):
         return {"items": 8}
 
     def _add_items(self, rows: np.ndarray) -> None:
-        """Adds newly stored steps, given by their rows in the store, to the sampling index: they can then be drawn."""
+        """Adds newly stored steps to the sampling index, so that they can be drawn. `rows` are the steps' rows in the
+        store.
+        """
         if len(self._items) < self._store.num_rows:
             self._items, self._places = longer((self._items, self._places), self._store.num_rows)
         start = self._num_timesteps
@@ -493,8 +495,8 @@ class EpisodeReplayBuffer(Checkpointable):
         self._places[movers] = holes
 
     def _get_items(self) -> dict[str, Any]:
-        """Returns the sampling index in the form that is saved with the buffer: the rows of all steps that can be
-        drawn, ``{"rows": int32 [n]}``. Subclasses add values, such as the priorities of these steps.
+        """Returns the sampling index in the form that is saved with the buffer: the rows of all n stored steps,
+        ``{"rows": int32 [n]}``. Subclasses add values, such as the priorities of these steps.
         """
         return {"rows": self._items[: self._num_timesteps].copy()}
 
@@ -867,8 +869,8 @@ class EpisodeReplayBuffer(Checkpointable):
         return {name: parts[name]() for name in names}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores the replay buffer from a state that `get_state` returned. If `state` lacks the data or the random
-        generator, the buffer keeps its present data or random generator.
+        """Restores the replay buffer from a state that `get_state` returned. If `state` does not contain the data
+        or the state of the random generator, this part of the buffer does not change.
 
         Raises:
             ValueError: If it does not fit: it has more steps than the capacity, or other random numbers. Nothing has

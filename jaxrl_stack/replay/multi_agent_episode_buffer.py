@@ -562,7 +562,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
 
     def _make_room(self, size: int, id_: str | None = None) -> None:
         """Evicts the oldest episodes until the buffer has room for `size` new env steps. If the oldest episode is an
-        unfinished one that `add_block` added, evicts only as many of its first env steps as necessary.
+        unfinished one that `add_block` added, evicts only as many of its oldest env steps as necessary.
 
         Args:
             size: Number of env steps to add.
@@ -728,8 +728,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return drawn
 
     def _note_sampled(self, num_steps: Mapping[str, int], number: int) -> None:
-        """Adds one call of a sampling method to the metrics of the replay buffer and to its total number of sampled
-        steps.
+        """Adds the counts of one call of a sampling method to the metrics of the replay buffer, and `number` to the
+        buffer's total number of sampled steps.
 
         Args:
             num_steps: Number of steps that the call has drawn, by module.
@@ -863,9 +863,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores the replay buffer from a state that `get_state` returned. If `state` lacks the data or the random
-        generator, the buffer keeps its present data or random generator. Modules that are not in this buffer's
-        `module_ids` are ignored.
+        """Restores the replay buffer from a state that `get_state` returned. If `state` does not contain the data
+        or the states of the random generators, this part of the buffer does not change. Modules that are not in this
+        buffer's `module_ids` are ignored.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.

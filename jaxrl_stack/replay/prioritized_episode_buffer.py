@@ -196,8 +196,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
 
 def checked_weight(weight: float | None) -> float | None:
-    """Checks `weight`, the priority for new steps, and returns it as a float or None. None stands for the largest
-    priority that `update_priorities` has set so far, or for 1 if that priority is below 1.
+    """Checks `weight`, the priority for new steps, and returns it as a float or None. None stands for the maximum
+    of 1 and the largest priority that `update_priorities` has set so far.
 
     Raises:
         ValueError: If `weight` is out of range.

@@ -26,6 +26,8 @@ class LentArray:
         self.__array_interface__ = {**interface, "data": (interface["data"][0], True)}
 
     def rows(self) -> np.ndarray:
-        """Returns a read-only view of the wrapped array. The view holds a reference to this wrapper."""
+        """Returns a read-only view of the wrapped array. The view refers to this wrapper, so that the wrapper exists at
+        least as long as the view.
+        """
         # The interface has no names of dtypes such as bfloat16.
         return np.asarray(self).view(self.array.dtype)

@@ -64,8 +64,8 @@ class ReplayMetrics:
         self._counts, self._seen = counts, dataclasses.asdict(counts)
 
     def added(self, *, num_episodes_stored: int, num_steps_stored: int) -> None:
-        """Adds the present numbers of episodes and steps in the replay buffer to its metrics. Called after episodes or
-        blocks were added.
+        """Adds the present numbers of episodes and steps in the replay buffer to the buffer's metrics, as values of
+        moving means. Called after episodes or blocks were added to the buffer.
         """
         self._mean(names.NUM_EPISODES_STORED, num_episodes_stored)
         self._mean(names.NUM_ENV_STEPS_STORED, num_steps_stored)

@@ -66,8 +66,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     @abc.abstractmethod
     def start(self, iteration: int) -> None:
-        """Builds the algorithm or population in a state at or before an iteration: from the nearest stored checkpoint
-        or, if this checkpoint is missing or cannot be used, in the state in which the run began.
+        """Builds the algorithm or population in the state of the nearest checkpoint at or before an iteration. If no
+        such checkpoint is stored, or the checkpoint cannot be used, builds the state in which the run began.
 
         Args:
             iteration: Number of finished iterations, at least 0.
@@ -84,8 +84,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
     @abc.abstractmethod
     def state(self) -> Mapping[str, Any]:
         """Returns the present training state, nested like the state that `StoredCheckpoint.state` returns, so that the
-        two states can be compared. The state of a population contains only the entry ``"driver"``, the training states
-        of its members.
+        two states can be compared. The state of a population contains only the entry ``"driver"``, with the training
+        states of its members.
         """
 
     @abc.abstractmethod
@@ -161,8 +161,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         return self
 
     def run_to_before(self, iteration: int) -> int:
-        """Builds the algorithm or population in an earlier state (see `start`). Then repeats the iterations before
-        `iteration`, and the commands (recorded calls) that precede `iteration`.
+        """Builds the algorithm or population in an earlier state (see `start`). Then repeats the iterations from this
+        state up to ``iteration - 1``, and all commands (recorded calls) before `iteration`.
 
         Args:
             iteration: Number of the iteration, at least 1.
@@ -195,8 +195,8 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         return recorded.num_training_steps
 
     def catch_up_with(self, checkpoint: StoredCheckpoint) -> None:
-        """Applies the commands (recorded calls) that were made before `checkpoint` was stored and are not applied yet.
-        Afterwards, the present state can be compared with the checkpoint, if both belong to the same iteration.
+        """Applies the commands (recorded calls) whose effects `checkpoint` contains and that are not applied yet. The
+        present state can then be compared with the checkpoint, which must belong to the present iteration.
         """
         self._catch_up(self.timeline.commands_at(checkpoint))
 

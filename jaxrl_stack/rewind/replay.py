@@ -182,8 +182,8 @@ class Replay(BaseReplay[Algorithm, Timeline]):
 
     def _with_stored_mapping(self, config: AlgorithmConfig, checkpoint: StoredCheckpoint) -> AlgorithmConfig:
         """Returns the config for the repeated run: the config that the caller passed. If callbacks or recorded calls
-        may have changed ``policy_mapping_fn`` and ``policies_to_train``, the values in the checkpoint replace the
-        caller's values.
+        may have changed ``policy_mapping_fn`` or ``policies_to_train``, the values in the checkpoint replace both of
+        the caller's values.
         """
         can_have_changed = CallbackList.from_config(config).overrides(*_CAN_CHANGE_MAPPING)
         if not (config.is_multi_agent and (can_have_changed or self._module_changes_before(checkpoint))):
@@ -320,8 +320,8 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         yield from self._changed_settings()
 
     def _changed_settings(self) -> Iterator[str]:
-        """Yields a sentence for each setting that has one value in ``params.json`` and another in the first stored
-        checkpoint, because one of the two was changed later.
+        """Yields a sentence for each setting with different values in ``params.json`` and in the first stored
+        checkpoint. A difference means that one of the two was changed after it was written.
         """
         timeline, settings = self.timeline, self._run.settings
         if not timeline.checkpoints or not settings:
@@ -376,8 +376,8 @@ def _check_same_settings(config: AlgorithmConfig, run: Run) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value consists only of numbers, text, lists, dicts and None. Only such values are compared with
-    ``params.json``, because the file stores them exactly.
+    """Whether a value consists only of numbers, text, lists, dicts and None. Only such values of
+    a caller's config are compared with ``params.json``, because the file stores them exactly.
     """
     if isinstance(value, Mapping):
         return all(map(_is_plain, value.values()))

@@ -57,7 +57,7 @@ class CommandLog:
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
         """Context manager in which method calls are not recorded as commands. It encloses recorded calls, iterations
-        and callbacks, because repeating one of these also repeats the method calls inside.
+        and callbacks: if one of these is repeated, it makes the method calls inside again.
         """
         self._depth += 1
         try:
@@ -193,8 +193,8 @@ class Command:
 
     @property
     def path(self) -> str:
-        """Location of the recorded call in its file, such as ``"run/commands.jsonl, line 3"``. Error messages contain
-        it.
+        """File and line of the recorded call, such as ``"run/commands.jsonl, line 3"``. Error messages contain this
+        text.
         """
         return f"{self.directory / COMMANDS_FILE}, line {self.number}"
 
