@@ -80,10 +80,10 @@ class OfflineStep(TrainingStep):
         return type(self.data).sample is not OfflineData.sample
 
     def _keeps_resident(self) -> bool:
-        """Whether the devices store the whole data set; otherwise, the host streams it. The setting ``keep_resident``
-        decides. If ``keep_resident`` is None, returns True if the data fits into memory (see `data_budget`), and no
-        `prelearner_class` converts the rows again in every pass. Always False if a user's ``OfflineData.sample``
-        returns the minibatches.
+        """Whether the devices store the whole data set; if False, the host streams the data. Always False if a user's
+        ``OfflineData.sample`` returns the minibatches. Otherwise, the setting ``keep_resident`` decides. If this
+        setting is None, returns True if the data fits into memory (see `data_budget`) and no `prelearner_class`
+        converts the rows again in every pass.
         """
         if self.samples_itself:
             return False
@@ -224,9 +224,9 @@ class OfflineStep(TrainingStep):
         return num_shares * -(-wanted // each)
 
     def _plan_updates(self, number: int, num_items: int) -> None:
-        """Sets the number of rows of an update, and the numbers of updates and env steps of a training step. Each
-        update takes `number` items (single steps or sequences). A pass over the data has `num_items` items; by default,
-        a training step makes one pass.
+        """Sets the step's attributes `num_updates`, `rows_per_update` and `num_env_steps`. An update takes `number`
+        items (single steps or sequences). The number of updates is the setting ``dataset_num_iters_per_learner``; by
+        default, the updates of a training step make one pass over the data, which has `num_items` items.
         """
         self.num_updates = int(self.config.dataset_num_iters_per_learner or -(-num_items // number))
         self.rows_per_update = number * self.items.steps_per_item
@@ -397,8 +397,8 @@ def data_budget(config: AlgorithmConfig) -> int | None:
 
 
 def _rounded_up(number: int) -> int:
-    """Rounds a number of rows up to a multiple of 1,024; from 8,192 rows on, to a multiple of a larger power of two. At
-    most four different results lie between successive powers of two, so that few programs are compiled.
+    """Rounds a number of rows up, so that few programs are compiled: to a multiple of 1,024, and from 8,192 rows on to
+    a multiple of a larger power of two. At most four different results lie between successive powers of two.
     """
     unit = max(1024, 2 ** (number.bit_length() - 3))
     return -(-number // unit) * unit

@@ -45,7 +45,7 @@ class OfflineTransitions(OfflineStep):
 
 
 class WithClippedRewards(OfflineTransitions):
-    """Trains on recorded transitions, and clips their rewards as ``environment(clip_rewards=...)`` sets."""
+    """Trains on recorded transitions, with rewards clipped by the setting ``environment(clip_rewards=...)``."""
 
     columns = tuple(name for name in OfflineTransitions.columns if name != Columns.REWARDS)
     prepared_from = (Columns.REWARDS,)

@@ -120,9 +120,9 @@ def plan_of(step: TrainingStep, facts: Facts) -> Plan:
 
 
 class _NotingFacts:
-    """Wraps `Facts`, the argument of `TrainingStep.plan`, and stores the sample and update plans that the training step
-    requests from it. If `TrainingStep.plan` returns None, `plan_of` builds the `Plan` from the stored plans and the
-    step's attributes.
+    """Wraps `Facts` (spaces, learners, modules and runners of a driver), the argument of `TrainingStep.plan`, and
+    stores the sample and update plans that the training step requests. If `TrainingStep.plan` returns None, `plan_of`
+    builds the `Plan` from the stored plans and the step's attributes.
 
     Attributes:
         samples: Sample plans requested so far.

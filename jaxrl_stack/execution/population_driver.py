@@ -184,8 +184,9 @@ class PopulationDriver:
         )
 
     def restart(self, starts: Sequence[MemberStart]) -> None:
-        """Replaces all members by new members, without recompiling. `starts` contains the config and environment
-        parameters of each new member, and has at most `room` entries.
+        """Replaces all members by new members, without recompiling. `starts` has one entry (config and environment
+        parameters) for each new member. The maximum number of entries is `room`, the initial number of members rounded
+        up to full blocks (members trained by one call of the program).
         """
         assert len(starts) <= self.room
         self.num_members = len(starts)
@@ -240,8 +241,9 @@ class PopulationDriver:
             self.window = jax.tree.map(lambda x: np.stack([np.asarray(x)] * self.num_members), nothing)
 
     def _begun(self, start: MemberStart) -> MemberStates:
-        """Returns a new member's initial state as host arrays: the same weights, optimizer and environment states as in
-        a single run. The replay buffer (`MemberStates.kept`) is None; `_kept_of_all` creates it on the devices.
+        """Returns a new member's initial state as host arrays. Weights, optimizer and environment states are the same
+        as in a run of one algorithm with the member's config. The replay buffer (`MemberStates.kept`) is None;
+        `_kept_of_all` creates it on the devices.
 
         Raises:
             ValueError: If the modules cannot be built from the seed.
@@ -332,7 +334,9 @@ class PopulationDriver:
 
     @property
     def num_env_steps_trained(self) -> int:
-        """Number of env steps that each member has learned from."""
+        """Number of env steps that the updates of one running member have used since the start; the same number for all
+        running members.
+        """
         driver: Any = self  # has the counts that steps read
         return self.template.step.num_env_steps_trained(driver)
 
@@ -410,8 +414,9 @@ class PopulationDriver:
         return template.results()
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
-        """Metrics of the last update of the M members, ``{module_id: {metric: number or float64[M]}}``; counters cover
-        the last `num_updates` updates. Call `results` first.
+        """Returns the metrics of the last update of the M members, and the learner's counters for the last
+        `num_updates` updates, ``{module_id: {metric: number or float64[M]}}``. Call `results` first: it sets the total
+        number of updates, from which the counters are computed.
         """
         results: dict[str, Any] = {mid: dict(own) for mid, own in self.metrics.items()}
         merge_nested(results, self.template.training_counts(num_updates))
@@ -426,8 +431,9 @@ class PopulationDriver:
         return {"low": of_all[:, 0], "high": of_all[:, 1]}
 
     def _of_running(self, parts: Sequence[Any]) -> np.ndarray:
-        """Joins the program's results for each block (V members on each of D devices), ``[D, V, ...]``, to one array
-        ``[R, ...]`` of the R running members.
+        """Joins arrays of all blocks (members trained by one call of the program), each ``[D, V, ...]`` for V members
+        on each of D devices, to one array ``[R, ...]`` of the R running members. Drops the copies that fill the last
+        block.
         """
         all_of_them = np.concatenate([devices.own_shards(part) for part in parts])
         return all_of_them.reshape(-1, *all_of_them.shape[2:])[: self.num_running]
@@ -721,8 +727,8 @@ def _repeated(own: Any, value: Any) -> Any:
 
 
 def _folded(own: Any, keys: Any) -> Any:
-    """Derives a new PRNG key for each of R members: draws random bits from the member's present key ``own[i]``, and
-    folds these bits into ``keys[i]``. Arguments and result are arrays of keys ``[R]``.
+    """Derives new PRNG keys for R members that got copies of the same keys: folds random bits, drawn from the member's
+    present key ``own[i]``, into the copy ``keys[i]``. Arguments and result are arrays of keys ``[R]``.
     """
     seeds = jax.vmap(jax.random.bits)(own.reshape(-1))
     return jax.vmap(jax.random.fold_in)(keys.reshape(-1), seeds).reshape(own.shape)

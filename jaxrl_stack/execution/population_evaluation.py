@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 class PopulationEvaluation:
-    """Evaluates every member in separate environments, with as many episodes or steps as in a single run.
+    """Evaluates every member of a population in separate environments, for `evaluation_duration` episodes or steps per
+    member.
 
     Seeds, episodes and results equal those of a single run's evaluation.
 
@@ -56,7 +57,7 @@ class PopulationEvaluation:
         self._lifetime = [dict.fromkeys(LIFETIME_COUNTS, 0) for _ in trained]
 
     def change_settings(self, trained: Sequence[AlgorithmConfig]) -> None:
-        """Sets the hyperparameters (traced settings) with which the members are evaluated. Call it again after
+        """Sets the hyperparameters (traced settings) with which the members are evaluated. Call this method again after
         `PopulationDriver.keep`, which moves members to other positions in the arrays.
 
         Args:

@@ -54,8 +54,9 @@ class HandedOut:
 
     @classmethod
     def of(cls, metrics: Flat | None, window: Any, is_live: Any, num_updates: Any) -> HandedOut:
-        """Packs the metrics of one member into a `HandedOut`. `window` has the statistics of the member's last
-        episodes, from `EpisodeWindow.packed`; without environments, `window` is ().
+        """Packs the metrics of one member into the uint32 array of a `HandedOut`, together with the member's episode
+        statistics, live flag and number of updates. `window` has the statistics of the member's last episodes, from
+        `EpisodeWindow.packed`; without environments, `window` is ().
         """
         metrics = Flat.of({}) if metrics is None else metrics
         numbers = jnp.stack([is_live.astype(jnp.uint32), num_updates.astype(jnp.uint32)])
@@ -151,7 +152,8 @@ class PopulationProgram:
 
     def _is_finite(self, learner: Any, learned: Flat | None, window: Any) -> jax.Array:
         """Whether a member's parameters, losses and gradient norms are finite after a call of the program; bool scalar.
-        Unless environments may return NaN, also checks returns and last observations.
+        If the program steps environments and ``check_nans`` is not False, returns and last observations must be finite,
+        too.
         """
         checks = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(learner.params)]
         for path, value in () if learned is None else learned.tree().items():

@@ -64,7 +64,9 @@ class RecordedStart:
         return sum(steps.num_steps for steps in inputs)
 
     def blocks(self, num_columns: int, capacity: int) -> Iterator[dict[str, Any]]:
-        """Yields the last `capacity` recorded steps in time-major blocks; see `blocks_of`.
+        """Yields the initial contents of a replay buffer for `capacity` steps: the last `capacity` recorded steps. They
+        are arranged in blocks ``[T, num_columns, ...]``, as if `num_columns` environments had recorded them; see
+        `blocks_of`.
 
         Raises:
             ValueError: If the data has fewer steps than columns.

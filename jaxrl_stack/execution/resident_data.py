@@ -61,8 +61,8 @@ class Resident:
 
     @property
     def where(self) -> dict[str, Any]:
-        """Values that `ResidentData.draw` changes, ``{field name: value}``: read positions, counters, and prepared
-        columns.
+        """Values that `ResidentData.draw` changes, ``{field name: value}``: read positions, counters, and the columns
+        that the algorithm computed at the start of the pass, such as value targets.
         """
         return {name: getattr(self, name) for name in ("position", "passes", "num_draws", "until_pass", "prepared")}
 
@@ -156,9 +156,9 @@ class ResidentData:
         self.seed = config.root_seed
 
     def _parts(self, inputs: Sequence[Steps], numbers: range) -> list[list[Steps]]:
-        """Returns, for each device index in `numbers`, the data that this device stores, one entry per data set. If the
-        data is divided, each data set has one part per device of all processes, and the entry is the device's part.
-        Otherwise, each device stores all data sets.
+        """Returns the recorded steps to store on the devices `numbers` (indices), as one list per device with one entry
+        per data set. If the data is divided among the devices of all processes, an entry is the device's part of the
+        data set; otherwise, an entry is the whole data set.
         """
         if not self.is_divided:
             return [list(inputs)] * len(numbers)
@@ -207,8 +207,8 @@ class ResidentData:
     # -------------------------------------------------------------------------------------------- the compiled part
 
     def _with_prepared(self, kept: Resident, prepare: Callable[[], dict[str, Any]]) -> Resident:
-        """Computes additional columns, such as value targets, by `prepare` at the start of a pass over the data;
-        otherwise returns the state unchanged.
+        """If a pass over the data begins, calls `prepare`, which computes additional columns such as value targets, and
+        returns the state `kept` with these columns. Otherwise, returns `kept` unchanged.
         """
         is_start = kept.until_pass <= 0
         prepared = jax.lax.cond(is_start, lambda _: prepare(), lambda before: before, kept.prepared)
@@ -238,9 +238,9 @@ class ResidentData:
         return kept, self.items.take(kept.columns, kept.prepared, items)
 
     def _next(self, kept: Resident, number: jax.Array) -> tuple[Resident, jax.Array]:
-        """Selects this device's items (steps or sequences) of the next minibatch from a single data set.
-        `number`, uint32 ``[n]``, contains the items' offsets from the read position. Returns `kept` with the read
-        position after the minibatch, and the items' indices, uint32 ``[n]``.
+        """Selects this device's items (steps or sequences) of the next minibatch from a single data set. `number`,
+        uint32 ``[n]``, contains the items' offsets from the read position. Returns the data source's state `kept` with
+        the read position after the minibatch, and the items' indices, uint32 ``[n]``.
         """
         # Divisions by a number that the compiler knows take a fraction of the time.
         size = kept.sizes[0] if self._static_sizes is None else np.uint32(self._static_sizes[0])
@@ -257,7 +257,7 @@ class ResidentData:
     def _next_by_weight(self, kept: Resident, number: jax.Array) -> tuple[Resident, jax.Array]:
         """Selects this device's items (steps or sequences) of the next minibatch from several data sets. For each item,
         draws a data set with a probability proportional to the data set's weight, and takes the next item of this data
-        set. Returns the same as `_next`.
+        set. Returns `kept` with the read positions after the minibatch, and the items' indices, ``[n]``.
 
         Args:
             kept: State before the draw.
@@ -285,8 +285,9 @@ class ResidentData:
     # ----------------------------------------------------------------------------------------------------- checkpoints
 
     def get_state(self, kept: Resident) -> dict[str, Any]:
-        """Returns the read positions, counters and prepared columns of D devices (leaves ``[D, ...]``), the size of the
-        data, and whether the data is divided among the devices.
+        """Returns the read positions, the counters, and the columns that the algorithm has computed, such as value
+        targets, of D devices (leaves ``[D, ...]``). Also returns the number of items (steps or sequences) in the data,
+        and whether the data is divided among the devices.
         """
         return {"is_divided": self.is_divided, "num_items": self.num_items, **jax.device_get(all_shards(kept.where))}
 
@@ -317,10 +318,12 @@ class ResidentData:
         return dataclasses.replace(kept, **place_sharded(saved, self._devices))
 
     def _remedy(self, num_devices: int, *, is_divided: bool) -> str:
-        """Returns the fix for an error message: if `is_divided`, settings that divide the data among `num_devices`
-        devices; otherwise, settings that copy all data to each device. The data is divided if one copy exceeds
-        `max_resident_bytes`. On CPU devices, which share memory, it is divided if the copies for all devices together
-        exceed this limit.
+        """Returns the fix for the error message about a saved state that was made with another distribution of the
+        data. If `is_divided`, the fix divides the data among `num_devices` devices; otherwise, the fix copies all data
+        to each device.
+
+        The data is divided if one copy exceeds `max_resident_bytes`. On CPU devices, which share memory, it is divided
+        if the copies for all devices together exceed this limit.
         """
         if is_divided and self.is_divided:
             return f"Use {num_devices} devices"

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class SampleReuseStep(OnPolicyStep):
-    """Samples a train batch with the current weights like `OnPolicyStep`, then makes ``config.updates_per_train_batch``
-    updates on this batch.
+    """Samples a train batch with the current weights, then makes ``config.updates_per_train_batch`` updates on this
+    batch.
 
     It equals a circular buffer that allows this number of draws per batch, and whose batches are all drawn before the
     next one arrives. Therefore nothing is kept between calls.

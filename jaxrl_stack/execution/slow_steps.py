@@ -19,7 +19,8 @@ MIN_STEPS = 10
 
 
 def note_slow_steps(config: AlgorithmConfig, times: StepTimes, seconds: float) -> None:
-    """Prints one notice if environment steps are slow, run one after the other, and take most of the iteration's time.
+    """Prints one notice if a step of one environment is slow and the steps take most of the iteration's time. Each env
+    runner runs the steps of its environments one after the other.
 
     Args:
         config: The algorithm's config.

@@ -29,7 +29,9 @@ class AtWork:
 
     @contextlib.contextmanager
     def on(self, what: str) -> Iterator[None]:
-        """Context during which the operation `what` is registered as running."""
+        """Context manager that registers the operation `what` as running, so that `check_is_idle` refuses calls that
+        would disturb this operation.
+        """
         self._running.append(what)
         try:
             yield
@@ -37,8 +39,8 @@ class AtWork:
             self._running.remove(what)
 
     def check_is_idle(self, called: str) -> None:
-        """Raises RuntimeError if a registered operation, such as an iteration, is running: the call `called` would
-        disturb it.
+        """Raises RuntimeError if an operation of the driver, such as an iteration, is running. Methods that would
+        disturb this operation call `check_is_idle` first.
 
         Args:
             called: The call, for the message.

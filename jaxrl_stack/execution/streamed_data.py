@@ -142,8 +142,8 @@ class StreamedInput:
             _put(ready, error, is_over)
 
     def prepare_anew(self) -> None:
-        """Drops the additional columns computed for the window (chunk in memory), so that the next minibatch computes
-        them again with the present module.
+        """Makes the next `draw` compute the additional columns of the window (chunk in memory), such as value targets,
+        again with the present module.
         """
         self._is_prepared = False
 
@@ -170,8 +170,8 @@ class StreamedInput:
         return self._entered(window)
 
     def _taken(self) -> Window:
-        """Waits for the next window (chunk of the data set) from the reader thread. Starts the thread if necessary, and
-        raises the thread's exception.
+        """Waits until the reader thread has loaded the next window (chunk of the data set), and returns this window.
+        Starts the thread if none is running. If the thread failed, raises the thread's exception.
         """
         if self._thread is None:
             self._start()
@@ -231,8 +231,8 @@ class StreamedInput:
         return (self.window.after if self.offset == len(self.window.items) else self.window.start).passes
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the read position in the data set, and the additional columns computed for the present window (chunk
-        in memory).
+        """Returns the read position in the data set, and the columns, such as value targets, that the algorithm has
+        computed from the steps of the present window (chunk in memory).
         """
         window = self.window
         if window is None:
@@ -326,8 +326,8 @@ class StreamedData:
         return self.inputs[0].passes
 
     def get_state(self, kept: None) -> dict[str, Any]:
-        """Returns the read position in each data set, the additional columns computed for the data set's present window
-        (chunk in memory), and the number of drawn minibatches.
+        """Returns, for each data set, the read position and the columns, such as value targets, that the algorithm has
+        computed for the present window (chunk in memory). Also returns the number of drawn minibatches.
         """
         return {"num_draws": self.num_draws, "inputs": [own.get_state() for own in self.inputs]}
 
@@ -347,9 +347,7 @@ class StreamedData:
         self.num_draws = int(state["num_draws"])
 
     def prepare_anew(self) -> None:
-        """Drops the additional columns, such as value targets, so that the next minibatch computes them again with the
-        present module.
-        """
+        """Makes the next `draw` compute additional columns, such as value targets, again with the present module."""
         for own in self.inputs:
             own.prepare_anew()
 

@@ -75,8 +75,8 @@ class Kept:
 
 
 class KeptPart(Kept):
-    """Read and write access to one part, such as one of several replay buffers, of the data that a training step stores
-    between calls (`Kept`).
+    """Access to a part of a training step's stored data (`Kept`), such as one of several replay buffers. An assignment
+    to `value` replaces this part in the stored data.
 
     Args:
         whole: Owner of all kept data.
@@ -97,8 +97,8 @@ class KeptPart(Kept):
 
 
 class Draws(NamedTuple):
-    """Stream of random numbers for a training step. All numbers of one call of the program are drawn together, which is
-    faster than one by one.
+    """Stream of random numbers for a training step on the device. A call of the compiled program draws the numbers (or
+    their PRNG keys) of all its training steps at once, which is faster than one by one.
 
     Attributes:
         number: Number of calls of `Place.draw` in one training step.
@@ -160,7 +160,9 @@ class Place(Protocol):
         ...
 
     def num_env_steps(self, state: TrainState) -> Any:
-        """Lifetime sampled env steps; on the device their lower 32 bits, a uint32 array."""
+        """Number of env steps sampled so far: an int on the host; in a program on the device, a uint32 array with the
+        number's lower 32 bits.
+        """
         ...
 
     def count_env_steps(self, state: TrainState, number: int) -> TrainState:
@@ -170,11 +172,14 @@ class Place(Protocol):
         ...
 
     def update(self, state: TrainState, experience: Experience, plan: SampledUpdate[Any]) -> tuple[TrainState, Any]:
-        """Makes one update on samples and returns ``(state, metrics)``. `plan` comes from `Facts.plan_update`."""
+        """Makes one update on the sampled steps `experience`, and returns ``(state, metrics)``. `plan` has the sizes of
+        the update; `TrainingStep.plan` requests it with `Facts.plan_update`.
+        """
         ...
 
     def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Any, Mapping[Any, Any]]:
-        """Makes one gradient step on a batch of N rows, ``[N, ...]``.
+        """Makes one gradient step on a batch of N rows, ``[N, ...]``. Returns the new state, the metrics, and the
+        values that the loss logged for each row.
 
         Returns:
             ``(state, metrics, {(module_id, name): [N, ...]})``, with the values that the loss logged per row.
@@ -186,8 +191,8 @@ class Place(Protocol):
         return state
 
     def repeat(self, function: Callable[..., Any], state: TrainState, times: Any) -> tuple[TrainState, Any]:
-        """Calls `function`, ``state -> (state, metrics)``, `times` times, each call with the state that the previous
-        call returned. Returns the last state and the last metrics.
+        """Calls `function` repeatedly, in total `times` calls. `function` maps a state to ``(new state, metrics)``;
+        each call gets the state that the previous call returned. Returns the last state and the last metrics.
 
         Args:
             function: The function to call.
@@ -201,25 +206,28 @@ class Place(Protocol):
         return state, result
 
     def draw(self, state: TrainState, stream: str) -> tuple[TrainState, Any]:
-        """Returns the next random numbers of a stream of `TrainingStep.draws`; None on the host, where replay buffers
-        have their own generators.
+        """Returns ``(state, numbers)`` with the next random numbers of the stream `stream`, a key of
+        `TrainingStep.draws`. On the host, `numbers` is None, because replay buffers there have their own generators.
         """
         return state, None
 
     def has_sampled(self, num_steps: int) -> bool:
-        """Whether sampling has reached `num_steps` steps since the start of training, in the unit of
-        ``count_steps_by``. On the device, `num_steps` is always `learning_starts`.
+        """Whether the number of steps sampled since the start of training, in the unit of ``count_steps_by``, has
+        reached `num_steps`. In a compiled program on the device, `num_steps` must be the training step's
+        `learning_starts`.
         """
         ...
 
     def timed(self, timer: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Returns ``function(*args)``. On the host, adds the call's duration to the timer `timer`."""
+        """Calls ``function(*args)`` and returns the result. If the training step runs on the host, adds the duration of
+        the call to the timer `timer`; in a compiled program on the device, ignores `timer`.
+        """
         ...
 
 
 class AsynchronousPlace(Place, Protocol):
-    """`Place` (operations that a training step calls) for updates that run in the background. `collect` can also wait
-    for Ray references; `note_update` and `note_lag` store results of updates, and `publish_weights` sends weights.
+    """Extends `Place` (operations that a training step calls) for training steps whose updates run in the background.
+    The additional operations wait for Ray references, store results of updates, and send weights to the runners.
 
     Attributes:
         timesteps: Lifetime counters, as arguments of updates.
@@ -231,13 +239,13 @@ class AsynchronousPlace(Place, Protocol):
     def collect(
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
     ) -> Sampled:
-        """Waits for a runner to finish, and returns the samples of finished runners, like `Place.collect`. The call
-        also returns, possibly without samples, when a Ray reference in `also` is ready.
+        """Waits at most `timeout_seconds` for a runner to finish or for a Ray reference in `also` to be ready. Returns
+        the samples of finished runners, maybe none.
         """
         ...
 
     def note_update(self, metrics: list[dict[str, Any]]) -> None:
-        """Stores an update's results, one dict for each learner, for the iteration's result."""
+        """Stores the results of an update for the iteration's result. `metrics` has one dict for each learner."""
         ...
 
     def note_lag(self, num_updates: float) -> None:
@@ -306,7 +314,9 @@ class TrainingStep(abc.ABC):
 
     @classmethod
     def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
-        """Returns the training step class for a config: this class, unless a config needs another one."""
+        """Returns the training step class for a config: this class. Subclasses override this method if the config's
+        settings decide between several classes.
+        """
         return cls
 
     # ----------------------------------------------------------------------------------------------------------- sizes
@@ -346,7 +356,8 @@ class TrainingStep(abc.ABC):
     # --------------------------------------------------------------------------------------------------- evaluation
 
     def held_out_rows(self) -> Experience | None:
-        """Returns recorded rows that training does not use; evaluations compute the loss on them. Called after `plan`.
+        """Returns recorded rows that training does not use, so that evaluations can compute the loss on these rows.
+        Callers first call the method `plan`, which fixes the sizes of the training step.
 
         Every evaluation calls it. Rows of the same shapes share one compiled program.
 
@@ -359,15 +370,16 @@ class TrainingStep(abc.ABC):
     def env_to_module_state(self) -> dict[str, Any]:
         """Returns the env-to-module connector states, ``{connector name: state}``, that the step has computed from
         recorded training data, such as normalization statistics. Returns {} if the step samples environments, because
-        the EnvRunners then have these states. Called after `plan`.
+        the EnvRunners then have these states. Callers first call the method `plan`, which fixes the sizes of the
+        training step.
         """
         return {}
 
     # ------------------------------------------------------------------------------------------------ what it keeps
 
     def init_kept(self) -> Any:
-        """Creates the data that the training step stores between calls, such as a replay buffer, after `plan` and the
-        memory check.
+        """Creates the data that the training step stores between calls, such as a replay buffer. The driver calls this
+        method after the method `plan` has fixed the step's sizes and after the check of free memory.
         """
         return None
 
@@ -397,8 +409,8 @@ class TrainingStep(abc.ABC):
         return ""
 
     def not_finite_in_kept(self) -> dict[str, dict[str, np.ndarray]]:
-        """Finds steps with NaN or infinity in the replay buffer on the device, for error messages. Returns {} without
-        such a buffer.
+        """Returns a mask for each column of the replay buffer on the device, True for steps that contain NaN or
+        infinity, for error messages. Returns {} if the training step has no replay buffer on the device.
 
         Returns:
             ``{module_id: {column: bool [environments, steps]}}``, the newest step last.

@@ -36,8 +36,8 @@ class ItemAssignments:
         self.tensors = tensors
 
     def rewrite(self) -> None:
-        """Rewrites item assignments to tensors to which only one variable refers; adds to-do comments for other item
-        assignments that may change tensors.
+        """Rewrites item assignments such as ``a[i] = x`` as ``a = a.at[i].set(x)`` if ``a`` is a tensor to which no
+        other name refers. Adds to-do comments for other item assignments that may change tensors.
         """
         for node in ast.walk(self.source.tree):
             if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
@@ -83,9 +83,9 @@ class ItemAssignments:
         return any(self.tensors.kind_of_value(value) == "numpy" for value in values)
 
     def _may_be_tensor(self, item: ast.Subscript, statement: ast.AST) -> bool:
-        """Whether an item assignment such as ``a[i] = x`` may change a tensor: a tensor could take the index ``i`` and
-        the value ``x``, and the enclosing function uses PyTorch or is a method of a module or learner. An assignment
-        to ``a[...]`` always may.
+        """Whether an item assignment such as ``a[i] = x`` may change a tensor: tensors accept the index ``i`` and the
+        value ``x``, and the enclosing function uses PyTorch or is a method of a module or learner. Always True for
+        ``a[...] = x``.
         """
         index = item.slice
         if isinstance(index, ast.Constant | ast.JoinedStr) and not isinstance(getattr(index, "value", ""), int):
@@ -123,8 +123,8 @@ class ItemAssignments:
     # ------------------------------------------------------------------------------------------------------ rewriting
 
     def _rewrite(self, item: ast.Subscript, statement: ast.AST) -> bool:
-        """Rewrites ``a[i] = x`` as ``a = a.at[i].set(x)`` if no other name refers to the tensor; returns whether it
-        did.
+        """Rewrites ``a[i] = x`` as ``a = a.at[i].set(x)`` if no other name refers to the tensor ``a``. Returns True if
+        the assignment was rewritten.
         """
         if isinstance(statement, ast.Assign):
             fits = statement.targets == [item]

@@ -35,13 +35,13 @@ class ToDo(NamedTuple):
 
     @property
     def new_lines(self) -> str:
-        """Line numbers of the task in the new script, such as "14" or "14-16"."""
+        """Line numbers in the new script to which this task refers, such as "14" or "14-16"."""
         more = f"-{self.new_last_line}" if self.new_last_line > self.new_line else ""
         return f"{self.new_line}{more}"
 
 
 class Migration(NamedTuple):
-    """Result of a script's migration: the old and the new script, and the remaining tasks.
+    """Result of a script's migration: the old script, the new script, and the tasks that the user must do by hand.
 
     Attributes:
         path: Path of the script.
@@ -64,7 +64,9 @@ class Migration(NamedTuple):
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
     def report(self) -> str:
-        """Formats all remaining tasks of the user, with their lines and reasons."""
+        """Returns a report of the migration as text: the number of rewritten lines, and all tasks that the user must do
+        by hand, with lines and reasons.
+        """
         if self.before == self.after and not self.to_do:
             return f"{self.path}: nothing of RLlib's or PyTorch's in it"
         changed = difflib.unified_diff(_lines(self.before), _lines(self.after), n=0)

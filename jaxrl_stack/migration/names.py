@@ -43,7 +43,9 @@ def is_rllibs(full: str) -> bool:
 
 @functools.cache
 def module_here(module: str) -> str:
-    """Path in this package that corresponds to a module of RLlib, whether it exists or not."""
+    """Full name, such as ``jaxrl_stack.algorithms.ppo``, that corresponds to a module of RLlib, whether this package
+    has such a module or not.
+    """
     known = [name for name in table("modules") if module == name or module.startswith(f"{name}.")]
     longest = max(known, key=len)
     return table("modules")[longest] + module.removeprefix(longest)
@@ -51,7 +53,8 @@ def module_here(module: str) -> str:
 
 @functools.cache
 def target_of(module: str, name: str) -> Target:
-    """Finds the replacement in this package for ``from module import name`` of RLlib.
+    """Returns the name of this package that replaces ``from module import name`` of RLlib, with the reason if this name
+    cannot be used.
 
     Args:
         module: A module of RLlib.

@@ -149,8 +149,8 @@ def _batch_size(source: SourceCode, call: ast.Call, keyword: ast.keyword) -> Non
 
 
 def _read_batch_size(source: SourceCode, node: ast.Attribute) -> None:
-    """Renames ``config.train_batch_size`` to ``config.total_train_batch_size`` where a script reads it, if the script
-    also sets it.
+    """Rewrites the expression ``config.train_batch_size``, which reads the setting, as
+    ``config.total_train_batch_size`` if a call in the script also sets ``train_batch_size``.
     """
     is_set = any(isinstance(other, ast.keyword) and other.arg == "train_batch_size" for other in ast.walk(source.tree))
     if is_set and getattr(node.value, "attr", getattr(node.value, "id", "")).lower().endswith("config"):

@@ -260,7 +260,8 @@ class TensorMethods:
         self.axes(node, takes_keepdim=name in _WITH_KEEPDIM)
 
     def axes(self, node: ast.Call, takes_keepdim: bool, first: int = 0) -> None:
-        """Rewrites `dim` and `keepdim` as `axis` and `keepdims`, by name and position.
+        """Renames the arguments `dim` and `keepdim` of a call to `axis` and `keepdims`. If `keepdim` is a positional
+        argument, makes it the keyword argument `keepdims`.
 
         Args:
             node: A call of a reduction.
@@ -297,8 +298,8 @@ class TensorMethods:
         self.source.replace_span(end - 1, end, ",)" if len(node.elts) == 1 else ")")
 
     def _deviation(self, node: ast.Call, name: str, value: ast.expr) -> None:
-        """Rewrites `std` and `var` with the argument `ddof`, because PyTorch divides by n - 1 by default, NumPy and JAX
-        by n.
+        """Adds the argument ``ddof=1`` to calls of `std` and `var` of tensors, or renames `unbiased` and `correction`
+        to `ddof`. By default, PyTorch divides by n - 1, but NumPy and JAX divide by n.
         """
         names = {keyword.arg: keyword for keyword in node.keywords}
         if set(names) & {"unbiased", "correction"}:

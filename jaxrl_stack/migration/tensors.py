@@ -124,9 +124,9 @@ class Tensors:
         return "other" if isinstance(node, _LITERALS) else "unknown"
 
     def values(self, scope: Scope, name: str) -> list[ast.expr | Kind] | None:
-        """Values that a scope (function, class or module) assigns to a name: expressions, or the kind (`Kind`) if the
-        script has no expression for the value, as for a parameter or a loop variable. None if the name is not local to
-        the scope.
+        """Values that a scope (function, class or module) assigns to a name. A value is an expression of the script. If
+        the script has no expression for the value, as for a parameter or a loop variable, the entry is the value's kind
+        (`Kind`), such as "unknown". None if the name is not local to the scope.
         """
         if scope not in self._values:
             self._values[scope], self._not_local[scope] = {}, set()
@@ -202,7 +202,9 @@ class Tensors:
         return self._of_values((scope, node.id), values) if values else "unknown"
 
     def _of_values(self, key: tuple[ast.AST, str], values: Sequence[ast.expr | Kind]) -> Kind:
-        """Infers the kind of a name, or of an attribute of `self`, from the values assigned to it."""
+        """Infers the kind (`Kind`, such as tensor or NumPy array) of a name, or of an attribute of `self`, from the
+        values that the script assigns to it.
+        """
         if key in self._pending:
             return "itself"
         if key not in self._kinds:
@@ -230,7 +232,9 @@ class Tensors:
         return kind if attr in ("T", "mT", "data", "real") and kind in ("fresh", "shared") else "unknown"
 
     def _of_own_attribute(self, node: ast.Attribute) -> Kind:
-        """Infers the kind of ``self.name`` from all assignments to it in the class."""
+        """Infers the kind (`Kind`, such as tensor or NumPy array) of the attribute ``self.name`` from all assignments
+        to this attribute in the class.
+        """
         owner: ast.AST = self.scope_of(node)
         while owner in self.parents and not isinstance(owner, ast.ClassDef):
             owner = self.parents[owner]
@@ -282,8 +286,9 @@ class Tensors:
     # ------------------------------------------------------------------------------------------------------ bindings
 
     def _bound_in(self, scope: Scope) -> Iterator[tuple[str, ast.expr | Kind]]:
-        """Yields ``(name, value or kind)`` for each name that a scope (function, class or module) binds by an
-        assignment, loop, ``with``, ``except``, import, definition or parameter. Also records the names that the scope
+        """Yields ``(name, value)`` for each name that a scope (function, class or module) binds by an assignment, loop,
+        ``with``, ``except``, import, definition or parameter. The value is an expression of the script, or the value's
+        kind, such as "unknown", if the script has no expression for this value. Also records the names that the scope
         declares global or nonlocal.
         """
         if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -329,8 +334,8 @@ def _inside(scope: Scope) -> Iterator[ast.AST]:
 
 
 def _pairs(target: ast.AST, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | Kind]]:
-    """Yields ``(name, value)`` for each name in the target of an assignment; the value is "unknown" if the script has
-    no separate expression for the name.
+    """Yields ``(name, value)`` for each name in the target of an assignment. The value is an expression of the script,
+    or the kind "unknown" if the script has no separate expression for the name, as in ``a, b = f()``.
     """
     if isinstance(target, ast.Name):
         yield target.id, "unknown" if value is None else value
@@ -346,9 +351,9 @@ def _pairs(target: ast.AST, value: ast.expr | None) -> Iterator[tuple[str, ast.e
 
 def _joined(kinds: list[Kind]) -> Kind:
     """Combines the kinds (`Kind`) of all values that a variable or expression of the script may have into one kind.
-    Equal kinds give this kind. A mixture of "fresh" and "shared" gives "shared", because another name may use the
-    tensor's memory. Other mixtures give "unknown". The kind "itself" is ignored; if no other kind is given, the result
-    is "unknown".
+    Equal kinds give this kind. New tensors ("fresh") mixed with tensors whose memory another name may use ("shared")
+    give "shared". Other mixtures give "unknown". Ignores the kind "itself" (the variable inside its own definition); if
+    no other kind is given, the result is "unknown".
     """
     kinds = [kind for kind in kinds if kind != "itself"] or ["unknown"]
     if all(kind == kinds[0] for kind in kinds):

@@ -362,8 +362,8 @@ _ADVICE = (
 
 
 def _advice(full: str) -> tuple[str, str]:
-    """Returns ``(message, page)`` for a to-do comment about a PyTorch name: the suggested replacement, and the address
-    of this package's documentation about it.
+    """Returns ``(message, page)`` for a to-do comment about a PyTorch name: `message` suggests a replacement for the
+    name; `page` is the address of the documentation section to which the comment refers.
     """
     for pattern, message, page in _ADVICE:
         if re.match(pattern, full):

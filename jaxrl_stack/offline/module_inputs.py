@@ -54,7 +54,8 @@ def pipeline_without_env(config: AlgorithmConfig) -> EnvToModulePipeline:
 
 
 def spaces_without_env(config: AlgorithmConfig) -> tuple[gym.Space, gym.Space]:
-    """Returns observation and action space of the module in a run that trains without sampling an environment.
+    """Returns the module's ``(observation space, action space)`` in a run that trains without sampling an environment.
+    The spaces come from the config's env-to-module connectors, which `pipeline_without_env` builds.
 
     Raises:
         ValueError: See `pipeline_without_env`.

@@ -35,7 +35,7 @@ BASE_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATE
 
 
 class Piece(Protocol):
-    """Interface of a part of a data set that is read at once: a row group or a file.
+    """Interface of a part of a data set, such as a row group or a file, that is read as a whole.
 
     Attributes:
         num_rows: Number of rows, final rows included; None if it is not known without reading.
@@ -362,10 +362,12 @@ class OfflineData:
         return self._materialized[piece]
 
     def _mapped(self, steps: Steps, spaces: tuple[Any, Any]) -> Steps:
-        """Converts recorded steps with the config's `prelearner_class`, a user-defined conversion of rows to episodes.
-        The class gets batches of complete episode chunks with at least `input_read_batch_size` rows (None: all rows at
-        once); the last batch may be smaller. Returns `steps` unchanged if it contains no step, if no class is set, or
-        if `RayData` has already converted the rows of a Ray Dataset.
+        """Converts recorded steps with the config's `prelearner_class`, a user-defined class that converts rows to
+        episodes. Returns `steps` unchanged if it contains no step, if no class is set, or if `RayData` has already
+        converted the rows of a Ray Dataset.
+
+        The class gets batches of complete episode chunks. Each batch except the last has at least
+        `input_read_batch_size` rows; if this setting is None, one batch has all rows.
         """
         prelearner_class = self.config.prelearner_class
         if prelearner_class is None or isinstance(self.data, RayData) or not steps.num_steps:
@@ -428,11 +430,12 @@ class OfflineData:
         return Steps.concatenated([part for part in parts if part.num_rows])
 
     def _parts(self, number: int, spaces: tuple[Any, Any]) -> Iterator[tuple[Steps, Any]]:
-        """Yields pairs ``(steps, source)`` that together contain all steps of one weighted entry of the setting
-        `input_`, or of all data without weights. Error messages name `source`. For a `Dataset` without a
-        `prelearner_class`, the steps come from `Dataset.read_parts`, and `source` is the entry's path (without weights,
-        all paths). Otherwise `source` is the part of the data set that contains the steps: a row group, a file, or a
-        whole Ray Dataset.
+        """Yields all steps of one weighted entry of the setting `input_` (without weights, of all data) in pairs
+        ``(steps, source)``. Error messages name `source`, the origin of the steps.
+
+        For a `Dataset` without a `prelearner_class`, the steps come from `Dataset.read_parts`, and `source` is the path
+        of the entry (without weights, all paths). Otherwise, `source` is the part of the data set that contains the
+        steps: a row group, a file, or a whole Ray Dataset.
         """
         data = self._pieces()
         if isinstance(data, Dataset) and self.config.prelearner_class is None:
