@@ -1,4 +1,6 @@
-"""Training loop of `Algorithm.learn` and ``jaxrl train``, until a stop criterion or Ctrl-C."""
+"""Training loop of `Algorithm.learn` and ``jaxrl train``. It trains until a stop criterion is reached or Ctrl-C is
+pressed.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ CTRL_C = "Ctrl-C"
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """End of a run: its last result, statistics, and the reason why it ended.
+    """End of a run: its last result, its totals (such as steps and seconds), and the reason why it ended.
 
     Attributes:
         result: The last result.

@@ -61,15 +61,15 @@ class Lineage:
     copies: tuple[Copy, ...] = ()
 
     def until(self, iteration: int) -> Lineage:
-        """Returns the lineage (record of copies of members over other members) with only the copies that were made
-        after iteration `iteration` or after an earlier one.
+        """Returns a lineage (record of copies of members over other members) that contains only the copies whose
+        `Copy.iteration` (last iteration before the copy) is at most `iteration`.
         """
         return dataclasses.replace(self, copies=tuple(one for one in self.copies if one.iteration <= iteration))
 
     @property
     def present(self) -> list[dict[str, Any]]:
-        """Returns the present settings of each member of the population: from the last copy that replaced the member,
-        else its first settings.
+        """Present settings of each member of the population: the settings of the copy that last replaced the member, or
+        the member's first settings if no copy has replaced it.
         """
         settings = [dict(own) for own in self.first]
         for one in self.copies:
@@ -77,8 +77,8 @@ class Lineage:
         return settings
 
     def ancestors(self, member: int) -> list[tuple[int, int]]:
-        """Traces the training of a member of the population back over all copies. Returns the members whose training
-        led to the present state of `member`, each with the first iteration of its part of this training.
+        """Lists the members of the population whose training led to the present state of `member`, traced back over all
+        copies. With each member, returns the iteration from which its training led to this state.
 
         Args:
             member: Index of the member.

@@ -49,7 +49,8 @@ class LongIterations:
     @contextlib.contextmanager
     def around(self, iteration: int) -> Iterator[None]:
         """Context manager around a training iteration. If the iteration takes at least `SECONDS`, a background thread
-        may print one line about it.
+        prints to the terminal that the iteration is compiling, or that it is running. Each of these two lines is
+        printed only once.
 
         Args:
             iteration: Number of the iteration, from 1.

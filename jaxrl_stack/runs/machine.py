@@ -47,7 +47,9 @@ def machine_facts(devices: Sequence[Device]) -> dict[str, Any]:
 
 
 def _facts_without_devices() -> dict[str, Any]:
-    """Facts about the machine that are known before JAX starts its devices."""
+    """Returns the facts about the machine that are known before JAX starts its devices: processor, vector instructions,
+    number of threads, and flags of XLA and JAX.
+    """
     cpu = _cpu_info()
     flags = shlex.split(os.environ.get("XLA_FLAGS", ""))
     return {

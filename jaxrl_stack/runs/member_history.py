@@ -73,9 +73,9 @@ class MemberHistory:
         self._cells[f"{SETTINGS}{name}"] = [values_at(int(num_env_steps)) for num_env_steps in starts]
 
     def leave_out(self, members: Sequence[int]) -> None:
-        """Sets the values of the given members to NaN in the iterations after each member's last one, because the
-        member did not train in these iterations. Numbers that all members share remain. Call this before the members
-        train again. Otherwise, the table would then show these values as results of training.
+        """For each given member, sets the values in the iterations after the member's last one to NaN, because the
+        member did not train in these iterations. Metrics with one common value for all members are unchanged. Call this
+        before the members train again: otherwise, the table would later show these values as results of training.
         """
         for member in members:
             for column in self._cells.values():
@@ -217,7 +217,9 @@ class MemberHistory:
     # ----------------------------------------------------------------------------------------------------- storage
 
     def get_state(self) -> dict[str, Any]:
-        """Returns all cells of the table, for checkpoints."""
+        """Returns the table as a dict for checkpoints: names of the columns, values as arrays, and numbers of
+        iterations.
+        """
         shared = [name for name, column in self._cells.items() if all(np.ndim(value) == 0 for value in column)]
         return {
             "columns": list(self._cells),

@@ -59,7 +59,9 @@ def write_end(directory: str | os.PathLike[str], reason: StopReason) -> None:
 
 
 def add_to_origin(directory: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
-    """Adds facts to ``run.json`` in a run's directory."""
+    """Adds the entries of `facts` to the JSON object in ``run.json`` in a run's directory. Existing entries with the
+    same names are replaced.
+    """
     text = json.dumps({**read_origin(directory), **facts}, indent=2)
     Path(directory, ORIGIN_FILE).write_text(f"{text}\n", encoding="utf-8")
 

@@ -156,7 +156,8 @@ def new_directory(asked_for: Path) -> Path:
 
 
 def write_run(run: Run, directory: Path) -> None:
-    """Writes the facts and numbers of a run to the files that `Run.read` reads; existing files are replaced.
+    """Writes the metrics, settings and origin (command, versions, git commit) of a run to the files that `Run.read`
+    reads; existing files are replaced.
 
     Args:
         run: The run.

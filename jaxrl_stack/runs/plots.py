@@ -91,7 +91,8 @@ def bands_by_agent(
 
 def _curves(runs: Sequence[Run], key: str, x: str) -> list[Curve]:
     """Creates the curve of each run. The curve of a diverged run is extended with its last value to the end of the
-    longest run. The curve of a fork begins with a point of its parent.
+    longest run. The curve of a fork (a run that continues another run, its parent) begins with the parent's point at
+    the iteration after which the fork begins.
 
     Raises:
         KeyError: If a run has no such number, unless it diverged before it had one.
@@ -185,8 +186,8 @@ class Ending:
     x: float
 
     def cells(self, num_runs: int) -> list[str]:
-        """Formats the final performance of a group of `num_runs` runs as the cells of a table row; `ending_header`
-        returns the names of the columns.
+        """Formats this final performance of `num_runs` runs as the cells of a table row. `ending_header` returns the
+        names of the columns.
         """
         interval = f"{number_text(self.low)} … {number_text(self.high)}" if num_runs > 1 else "–"
         return [str(num_runs), number_text(self.last), interval, number_text(self.area), number_text(self.x)]

@@ -59,7 +59,7 @@ def write_report(
     x: str = STEPS,
     aggregate: str = "iqm",
 ) -> Path:
-    """Writes the report of a run, or of several seeds, as one HTML file.
+    """Writes the report of one run or several runs as one HTML file.
 
     Args:
         runs: Folder or table of the run, several of them (see `find_runs`), or `Run` objects. Seeds are drawn together
@@ -194,7 +194,9 @@ def _small_figures(runs: Sequence[Run], x: str, aggregate: str) -> str:
 
 
 def _keys(history: History) -> Iterator[str]:
-    """Yields the columns of a run's table that a report draws as small figures."""
+    """Yields the names of the metrics in a run's history that a report draws as small figures: metrics of the whole
+    run, and metrics of each module, such as losses.
+    """
     yield from (key for key in _CURVES if key in history)
     names = [key.split("/") for key in history.columns if key.startswith("learners/")]
     for module in dict.fromkeys(parts[1] for parts in names):
@@ -220,8 +222,8 @@ def _figure(runs: Sequence[Run], key: str, x: str, aggregate: str, *, role: str,
 
 
 def _findings(runs: Sequence[Run]) -> str:
-    """HTML list of the diagnoses' findings. If several runs have the same finding, it appears once, with the text of
-    the first run.
+    """Formats the problems and hints that `diagnoses` finds in the runs as an HTML list. If several runs have the same
+    finding, it appears once, with the text of the first run.
     """
     by_title: dict[str, list[Finding]] = {}
     for run in runs:

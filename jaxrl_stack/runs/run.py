@@ -159,7 +159,9 @@ class Run:
 
     @property
     def title(self) -> str:
-        """``"PPO on CartPole-v1"`` if known, else the run's name."""
+        """Algorithm and environment, such as ``"PPO on CartPole-v1"``. If the algorithm is unknown, only the
+        environment; if the environment is unknown, the run's name.
+        """
         env = self.settings.get("env")
         if not isinstance(env, str):
             return self.name
@@ -257,9 +259,9 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def common_title(runs: Sequence[Run]) -> str | None:
-    """Title of a figure: the algorithm and environment that all runs have in common, which the labels of the curves
-    then omit. None if the runs differ in algorithm or environment. None also if all runs form one group (they differ
-    only in their seed), because the label of this group contains both.
+    """Title of a figure, such as "PPO on CartPole-v1": the algorithm and environment that all runs have in common. The
+    labels of the curves then omit them. Returns None in two cases: the runs differ in algorithm or environment, or all
+    runs form one group (they differ only in their seed), whose label contains the algorithm and environment.
     """
     titles = {run.title for run in runs}
     return titles.pop() if len(titles) == 1 and len(_alike(runs)) > 1 else None
@@ -287,9 +289,9 @@ def _forked_at(run: Run) -> int | None:
 
 
 def _short_titles(firsts: Sequence[Run]) -> dict[str, str]:
-    """Maps each title, such as "PPO on CartPole-v1", to a short form that is still distinct: the algorithm if all
-    environments are equal, the environment if all algorithms are equal, else the title. It is also the title if an
-    algorithm or environment is unknown. If several groups of runs all have the same title, its short form is "". A
+    """Maps each title, such as "PPO on CartPole-v1", to a short form that is still distinct. If all environments are
+    equal, the short form is the algorithm; if all algorithms are equal, the environment. Otherwise, or if an algorithm
+    or environment is unknown, it is the whole title. If all groups of runs have the same title, the short form is ""; a
     single group keeps its title.
 
     Args:
@@ -352,8 +354,8 @@ def folder_of(name: str, directory: str | os.PathLike[str]) -> Path:
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
-    """Makes the folders of run names distinct: if several names would have the same folder, appends to each of these
-    names its index in `names`. Returns all names.
+    """Returns run names that give distinct folders. If several of the given names would have the same folder, appends
+    to each of these names its index in `names`; other names are unchanged.
 
     Names truncate long values, so different settings may have the same name.
     """

@@ -99,7 +99,9 @@ class Scores:
 
     @property
     def time(self) -> float:
-        """Time after the last iteration, as value of the scheduler's ``time_attr``."""
+        """Number that the scheduler counts as time, ``time_attr``, after the last iteration: the largest value over all
+        members of the population.
+        """
         return float(np.nanmax(self._last(self._schedule.time_attr)))
 
     def decidable_times(self) -> list[float]:
@@ -328,8 +330,8 @@ def train_scheduled(
 
 def deciding(decider: Exploiter | Halver | None, wave: Wave) -> Callable[[str], None]:
     """Creates the callback for ``learn(after_iteration=)`` of runs that train together. After each iteration, the
-    callback applies the scheduler (`decider`; None without one) to the runs, and then saves a checkpoint of the runs if
-    a checkpoint is due. If training ends for a reason other than Ctrl-C, the callback does nothing.
+    callback lets the scheduler `decider` end or replace runs, unless `decider` is None. Then it saves a checkpoint of
+    the runs if one is due. If training ends for a reason other than Ctrl-C, the callback does nothing.
     """
 
     def after_iteration(reason: str) -> None:

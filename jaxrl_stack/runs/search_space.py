@@ -108,7 +108,7 @@ def check_space(name: str, space: Any, where: str) -> None:
 
 
 def finite_ends(space: Any) -> list[Any]:
-    """Finite bounds of a search space, lower one first; [] for other objects."""
+    """Finite bounds of a search space, lower one first; [] if the object has no finite bounds."""
     given = getattr(space, "lower", None), getattr(space, "upper", None)
     return [end for end in given if isinstance(end, int | float) and math.isfinite(end)]
 

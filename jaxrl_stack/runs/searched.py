@@ -186,7 +186,9 @@ def _trained(
 
 
 def _joined(waves: Sequence[Trained]) -> Trained:
-    """Joins the runs of several waves (combinations of settings that were trained together) to one `Trained`."""
+    """Joins several waves (combinations of settings that were trained together) to one `Trained`, which contains their
+    runs, combinations and seeds.
+    """
     runs = tuple(run for wave in waves for run in wave.series.runs)
     if not runs:
         raise KeyboardInterrupt
@@ -284,15 +286,17 @@ class Trainer:
             self.wave_size = min(self.wave_size, search.num_samples)
 
     def base(self, name: str) -> AlgorithmConfig:
-        """Returns a copy of the sweep's config for a part of the runs, such as a wave. If the sweep has a
-        ``results_dir``, the copy's ``results_dir`` is ``<results_dir>/<name>``.
+        """Returns a copy of the sweep's config for some of its runs, such as the runs of one wave. If the sweep has a
+        ``results_dir``, the copy's ``results_dir`` is the subfolder `name` of this folder.
         """
         directory = self._search.config.results_dir
         own = self._search.config.copy(copy_frozen=False)
         return own if directory is None else own.reporting(results_dir=str(Path(directory, name)))
 
     def expected_steps(self) -> float:
-        """Number of env steps of a run that reaches the goal; 0 if unknown."""
+        """Returns the number of env steps after which a run ends at the latest, computed from the stop criteria of the
+        runs. Returns 0 if it is unknown, for example if a return is the only criterion.
+        """
         search = self._search
         if callable(search.until):
             return 0.0
@@ -413,8 +417,9 @@ class Trainer:
         return True
 
     def _started(self, trials: Sequence[Trial]) -> Population:
-        """Returns a population whose members are the given runs: the existing population after a restart, or a new one.
-        If memory is too small for all runs, the members are only the first runs, as many as fit.
+        """Returns a population whose members are the given runs. Restarts the population of the previous wave with
+        these runs if it is large enough, else builds a new one. If memory is too small for all runs, the members are
+        only the first runs, as many as fit.
 
         A new population is built for the largest wave so far, also if an earlier call of `run_sweep` trained that wave.
         Thus, arrays have the same shapes, and sums the same order, as without an interruption. Exception: if the
@@ -448,15 +453,16 @@ class Trainer:
         return population
 
     def stop(self) -> None:
-        """Stops the population that trains the runs, and releases it."""
+        """Stops the population that trains the runs, if one exists, and discards it."""
         if self._population is not None:
             self._population.stop()
             self._population = None
 
 
 class Record:
-    """Record of a sweep's waves (combinations that are trained together): suggested settings, costs, and the state of
-    the searcher. A killed sweep continues from a record that is stored in a folder.
+    """Record of a sweep's waves (combinations of settings that are trained together): the suggested settings, the
+    seconds and env steps that each wave took, and the state of the searcher. If the record is stored in a folder, a
+    killed sweep continues from it.
 
     The searcher is saved after the suggestions of each wave, before it trains. A call that continues restores the last
     of these states, trains the rest of that wave, and reports its results.
@@ -506,8 +512,8 @@ class Record:
 
     @classmethod
     def of(cls, search: Search) -> Record:
-        """Creates the record of a sweep: in the folder ``results_dir`` if ``results_dir`` and ``checkpoint_seconds``
-        are set, else in memory.
+        """Creates the record of a sweep's waves. If ``results_dir`` and ``checkpoint_seconds`` are set, the record is
+        stored in the folder ``results_dir``, so that a killed sweep can continue. Otherwise, it exists only in memory.
         """
         directory = search.config.results_dir
         is_kept = search.checkpoint_seconds is not None and directory is not None
@@ -574,8 +580,8 @@ class Record:
 
     def finish_wave(self, number: int, trained: Trained, seconds: float) -> None:
         """Stores the cost (seconds and env steps) of a wave (combinations of settings that were trained together),
-        unless it is already stored. If no later wave is recorded, also reports the wave's results to the searcher.
-        Otherwise, the restored searcher already knows these results.
+        unless it is already stored. If this is the last recorded wave, also reports its results to the searcher. After
+        a kill, the restored searcher already knows the results of earlier waves.
 
         Raises:
             ValueError: If no run of the search so far has a finite value of the searcher's metric, although not all
@@ -601,18 +607,19 @@ class Record:
         self._write()
 
     def _room_in_samples(self) -> int:
-        """Number of combinations of settings that the search may still try until it reaches ``num_samples``. If
-        ``num_samples`` is None, `WAVE_WITH_HALVING`, the largest size of a wave (combinations that are trained
-        together).
+        """Returns the number of combinations of settings that the search may still try until it reaches
+        ``num_samples``. If ``num_samples`` is None, returns `WAVE_WITH_HALVING`, the largest size of a wave
+        (combinations that are trained together).
         """
         if self._search.num_samples is None:
             return WAVE_WITH_HALVING
         return self._search.num_samples - sum(len(wave["settings"]) for wave in self._waves)
 
     def _room_in_budget(self, expected_steps: Callable[[], float]) -> int:
-        """Number of combinations of settings to train next within the budget; at least 1 for the first wave. A part of
-        the budget is reserved to train the best combinations again with new seeds. Without a budget,
-        `WAVE_WITH_HALVING`, the largest size of a wave (combinations that are trained together).
+        """Returns the largest size of the next wave (combinations of settings that are trained together) that the
+        sweep's budget of seconds or env steps allows; at least 1 for the first wave. A part of the budget is reserved
+        to train the best combinations again with new seeds. If the sweep has no budget, returns the largest size of any
+        wave, `WAVE_WITH_HALVING`.
         """
         budget, search = self._search.budget, self._search
         if budget is None:
@@ -677,8 +684,8 @@ class Record:
 
 
 def _num_full_runs(number: int, halving: Halving | None) -> float:
-    """Training steps of a wave (runs that are trained together) in units of one complete run: runs that successive
-    halving stops count as fractions.
+    """Training steps of a wave (runs that are trained together), in units of one complete run. Runs that successive
+    halving ends early count as fractions.
     """
     if halving is None:
         return number

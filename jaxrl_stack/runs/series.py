@@ -92,7 +92,7 @@ class Series:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """Planned run of a series: config, seed and settings.
+    """Planned run of a series (several runs with one goal): config, seed and settings.
 
     Attributes:
         base: Common config of all runs of the series; each run has a folder below its ``results_dir``.
@@ -113,7 +113,7 @@ class Trial:
 
     @property
     def folder(self) -> Path | None:
-        """Folder of the run, ``<results_dir>/lr=0.001_seed=3``; None if it writes no files."""
+        """Folder of the run, ``<results_dir>/lr=0.001_seed=3``; None if the config has no ``results_dir``."""
         return None if self.base.results_dir is None else folder_of(self.name, self.base.results_dir)
 
     def config(self) -> AlgorithmConfig:
@@ -122,15 +122,15 @@ class Trial:
         return own if self.folder is None else own.reporting(results_dir=self.folder)
 
     def member_config(self) -> AlgorithmConfig:
-        """Unfrozen copy of the run's config, for a member of a population. The copy keeps the ``results_dir`` of
-        `base` instead of this run's folder, because the population writes the folders of all members.
+        """Unfrozen copy of the run's config, for a member of a population. The copy's ``results_dir`` is the common
+        folder of all runs instead of this run's folder, because the population writes the folders of all members.
         """
         return self.base.with_settings(self.settings).debugging(seed=self.seed)
 
     @property
     def member(self) -> dict[str, Any]:
-        """Dict with the run's seed and settings, ``{"seed": int, "settings": dict}``, in the form of the members in
-        ``build_population(members=)`` and `Population.restart`.
+        """Seed and settings of the run, ``{"seed": int, "settings": dict}``: the form in which
+        ``build_population(members=)`` and `Population.restart` receive each member.
         """
         return {"seed": self.seed, "settings": self.settings}
 
@@ -401,7 +401,7 @@ def train_one_by_one(
 
 def known_defaults(trial: Trial) -> Mapping[str, Any]:
     """Returns the default settings of a planned run's algorithm as plain values. They are read from a new config of the
-    algorithm, and become `Series.defaults` if no algorithm is built.
+    algorithm, so that no algorithm must be built.
     """
     return as_json(type(trial.base)().to_dict())
 

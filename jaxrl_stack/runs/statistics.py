@@ -44,7 +44,9 @@ class RunStatistics:
         self._recent_seconds = 0.0
 
     def update(self, result: Mapping[str, Any]) -> None:
-        """Updates the statistics with the result of an iteration."""
+        """Adds the steps and durations of an iteration to the totals of the run, and stores its mean returns as the
+        latest ones.
+        """
         seconds, compiling = result["time_this_iter_s"], result["timers"]["compile_s"]
         steps = result["num_env_steps_sampled_lifetime"] - self.steps
         self.iteration = result["training_iteration"]
@@ -63,7 +65,7 @@ class RunStatistics:
 
     @property
     def steady_seconds(self) -> float:
-        """Seconds of all iterations, without the time for compilation."""
+        """Total seconds of all iterations of this run, without the time for compilation."""
         return max(0.0, self.seconds - self.compile_seconds)
 
     @property

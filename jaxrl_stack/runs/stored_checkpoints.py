@@ -127,7 +127,8 @@ class StoredCheckpoints:
         return None if iteration in self._given_up else self.paths.get(iteration)
 
     def after_iteration(self, folder: Path | None, iteration: int) -> None:
-        """Saves a checkpoint of the run if one is due.
+        """Saves a checkpoint of the run if the checkpoint settings of the run require one after this iteration, for
+        example every tenth iteration.
 
         Args:
             folder: Folder of the run; None in joined processes that do not write.
@@ -242,7 +243,9 @@ class StoredCheckpoints:
             self._remove_largest(self._max_bytes)
 
     def _remove_largest(self, max_bytes: int) -> None:
-        """Removes checkpoints, but never the newest, until the remaining ones take at most `max_bytes`."""
+        """Removes checkpoints, but never the newest, until the remaining ones take at most `max_bytes`. The oldest is
+        removed first; with ``num_to_keep="sparse"``, the one that `least_needed` selects.
+        """
         number = len(self._kept)
         while len(self._kept) > 1 and sum(own.num_bytes for own in self._kept.values()) > max_bytes:
             self._remove([self._least_needed()])
@@ -301,9 +304,10 @@ def least_needed(iterations: Collection[int], base: int = 0) -> int:
 
 
 def mark_of(history: History | MemberHistory, num_before_last: int) -> bytes | None:
-    """Returns bytes that identify an iteration of a run: the fingerprint (hash) of its parameters, or the time since
-    the start of the run if the table has no fingerprints. If the bytes of an iteration have changed since its
-    checkpoint was saved, the checkpoint no longer belongs to the run's history.
+    """Returns bytes that identify an iteration of a run: the fingerprint (hash) of the parameters, as stored in the
+    run's history. If the history has no fingerprint for this iteration, the bytes contain the time from the start of
+    the run to the iteration. If the bytes of an iteration have changed since its checkpoint was saved, the checkpoint
+    no longer belongs to the run's history.
 
     Args:
         history: Table of the run.

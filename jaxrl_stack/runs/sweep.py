@@ -203,9 +203,9 @@ class Sweep(Series):
         return self.table()
 
     def to_pandas(self) -> pandas.DataFrame:
-        """All numbers in long form: a row for each iteration of each run, with the swept settings, the seed, and the
-        columns of `History`. With population-based training, each row has the values that the settings had in its
-        iteration.
+        """Metrics of all runs as a DataFrame in long form: a row for each iteration of each run. The columns are the
+        swept settings, the seed, and the metrics of the run. With population-based training, each row has the values
+        that the settings had in its iteration.
 
         Raises:
             ImportError: Without pandas: ``pip install pandas``.

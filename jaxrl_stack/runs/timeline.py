@@ -205,8 +205,9 @@ class Timeline(BaseTimeline[RecordedIteration]):
         self.checkpoints = self._stored()
 
     def _with_commands(self, rows: list[tuple[int, int]]) -> list[RecordedIteration]:
-        """Combines each row of the run's table, ``(iteration, number of training steps)``, with the number of commands
-        (recorded method calls) before its iteration. Returns a `RecordedIteration` for each row.
+        """Creates a `RecordedIteration` for each row of the history (table of metrics by iteration), given as
+        ``(iteration, number of training steps)``. The object also contains the number of commands (recorded method
+        calls) that the run executed before this iteration.
         """
         done, waiting, found = 0, list(self.commands), []
         for row, (iteration, calls) in enumerate(rows):
@@ -238,8 +239,9 @@ class Timeline(BaseTimeline[RecordedIteration]):
         return found
 
     def _has_restored(self, checkpoint: StoredCheckpoint) -> bool:
-        """Whether the recorded iterations begin after a command that restored all components of this checkpoint. False
-        if the command restored only one component.
+        """Whether the recorded iterations begin with the state in `checkpoint`: the last command that changed the run's
+        iteration restored this checkpoint completely. False if the command restored only one component of the
+        checkpoint, such as ``"learner_group"``.
         """
         origin = self.origin
         if checkpoint.iteration != self.first or origin is None or origin.number != self._began_at:
@@ -262,9 +264,9 @@ class Timeline(BaseTimeline[RecordedIteration]):
 
     @property
     def begins_with_config(self) -> bool:
-        """Whether a replay can build the algorithm from the run's config and repeat the recorded commands, instead of
-        beginning with one of the `checkpoints`. The recorded iterations must include the first row of the run's table,
-        and begin at the newly built algorithm or at a state that a recorded command restored.
+        """Whether a replay can begin with the run's config, without any of the `checkpoints`: it builds the algorithm
+        and repeats the recorded commands. This requires that the recorded iterations include the first row of the run's
+        history, and begin with a new algorithm or with a state that a recorded command restored.
         """
         return len(self._all) == len(self.iterations) and (self.first == 0 or self.origin is not None)
 

@@ -95,7 +95,7 @@ def check_installed(loggers: Mapping[str, Any]) -> None:
 
 
 def start_trackers(loggers: Mapping[str, Mapping[str, Any]], info: RunInfo) -> list[Tracker]:
-    """Starts a run in each of the trackers.
+    """Starts a run in each experiment tracker that `loggers` names, such as ``"wandb"``. Returns the started trackers.
 
     Args:
         loggers: Name -> options.

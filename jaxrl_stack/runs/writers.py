@@ -193,7 +193,9 @@ def as_json(value: Any) -> Any:
 
 
 def _without(paths: Set[str], tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Copies nested dicts without the values at `paths` and without dicts that become empty."""
+    """Copies nested dicts, but omits the values at `paths`, and dicts that become empty. A path consists of keys that
+    are joined by slashes, such as ``"learners/p0/loss"``.
+    """
     kept = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
