@@ -95,8 +95,8 @@ class Lineage:
         return [(1, place), *reversed(found)]
 
     def schedule(self, member: int, name: str) -> list[tuple[int, Any]]:
-        """Lists the values of a setting, ``(first iteration, value)``, in the training that led to a member's present
-        state. This includes the training of the members from which it was copied.
+        """Lists ``(first iteration, value)`` for the values that a setting had in the training that led to a member's
+        present state. If copies replaced the member, this training includes the training of the copied members.
 
         Args:
             member: Index of the member.

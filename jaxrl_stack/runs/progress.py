@@ -72,8 +72,8 @@ class Silence:
 
 
 class PlainLines(Silence):
-    """Prints a line after the first and the last iteration. In between, the time from line to line grows from two
-    seconds to ten minutes.
+    """Prints a line of metrics after the first and the last iteration, and lines between them. The time between two of
+    these lines grows from two seconds to ten minutes.
 
     Args:
         criteria: Stop criteria, for the ETA.

@@ -118,8 +118,8 @@ class Run:
     def inspect(
         self, iteration: int, *, num_rows: int = 20, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()
     ) -> Inspection:
-        """Runs an iteration again, bit for bit, and records its minibatches, its episodes, and for each minibatch the
-        rows (samples) with the largest losses.
+        """Recomputes an iteration of the run, bit for bit. Returns an `Inspection` with the iteration's minibatches and
+        episodes, and with the rows (samples) of each minibatch that have the largest losses.
 
         Args:
             iteration: Number of the iteration, from 1.

@@ -135,7 +135,7 @@ class SeriesFolder:
         return [wave for wave in unfinished if _checkpoint(self.path, wave["places"][0]).exists()]
 
     def check_kind(self, where: str, *, is_one_program: bool) -> None:
-        """Raises ValueError if the folder's checkpoints are of a population and the runs are now trained one by one, or
+        """Raises ValueError if the runs are now trained one by one, but the folder has checkpoints of a population, or
         the reverse.
 
         Raises:
@@ -221,8 +221,8 @@ class Wave:
             self._saved_at = time.perf_counter()
 
     def finish(self, runs: Sequence[Run]) -> list[Run]:
-        """Writes the files and scores of runs that were trained together, and marks them as finished in the folder of
-        the series.
+        """Writes the files of runs that were trained together into the series' folder, stores their scores, and marks
+        the runs as finished.
 
         A checkpoint is saved first, so a kill during scoring loses only the scores.
 

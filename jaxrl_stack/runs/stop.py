@@ -289,9 +289,9 @@ class StopCriteria:
         return (min(remaining) if remaining else None), len(remaining) < num_criteria
 
     def fraction(self, result: Mapping[str, Any], before: Mapping[str, float] | None = None) -> float | None:
-        """Finished fraction of the run, at most 1; None if no metric that grows steadily, such as env steps, has a
-        target. For such a metric, the fraction is its growth since the start of the run, divided by the growth from
-        the start to the target. With several such metrics, the highest fraction is returned. `before` contains the
+        """Finished fraction of the run, at most 1. It is computed from the targets of metrics that grow steadily, such
+        as env steps; None if no such metric has a target. The fraction of a metric is its growth since the start of the
+        run, divided by the growth from the start to the target; the highest fraction is returned. `before` contains the
         values of the metrics at the start of the run.
         """
         done = []

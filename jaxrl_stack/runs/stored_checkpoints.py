@@ -234,7 +234,7 @@ class StoredCheckpoints:
     # --------------------------------------------------------------------------------------------------- removing
 
     def _remove_others(self) -> None:
-        """Removes all checkpoints that the arguments `num_to_keep` and `max_bytes` do not keep."""
+        """Removes all checkpoints that the settings `num_to_keep` and `max_bytes` do not keep."""
         if self._num_to_keep == "sparse":
             self._remove(self._kept.keys() - sparse({own.number: i for i, own in self._kept.items()}))
         elif isinstance(self._num_to_keep, int):

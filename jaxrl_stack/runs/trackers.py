@@ -86,8 +86,8 @@ def _package(name: str) -> Any:
 
 
 def check_installed(loggers: Mapping[str, Any]) -> None:
-    """Raises ImportError for the first tracker whose package is not installed. Called when an algorithm is built,
-    before its environments and modules.
+    """Raises ImportError if the package of an experiment tracker in `loggers` is not installed. Called when an
+    algorithm is built, before its environments and modules are created.
     """
     for name in loggers:
         if importlib.util.find_spec(name) is None:
