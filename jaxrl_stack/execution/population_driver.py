@@ -185,8 +185,8 @@ class PopulationDriver:
 
     def restart(self, starts: Sequence[MemberStart]) -> None:
         """Replaces all members by new members, without recompiling. `starts` has one entry (config and environment
-        parameters) for each new member. The maximum number of entries is `room`, the initial number of members rounded
-        up to full blocks (members trained by one call of the program).
+        parameters) for each new member. The maximum number of entries is `room`: the initial number of members, rounded
+        up to a multiple of the block size (number of members that one call of the program trains).
         """
         assert len(starts) <= self.room
         self.num_members = len(starts)
@@ -414,9 +414,9 @@ class PopulationDriver:
         return template.results()
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
-        """Returns the metrics of the last update of the M members, and the learner's counters for the last
-        `num_updates` updates, ``{module_id: {metric: number or float64[M]}}``. Call `results` first: it sets the total
-        number of updates, from which the counters are computed.
+        """Returns ``{module_id: {metric: number or float64[M]}}``: the metrics of the last update of the M members, and
+        the learner's counters, which cover the last `num_updates` updates. Call `results` first: it sets the total
+        number of updates, from which lifetime counters are computed.
         """
         results: dict[str, Any] = {mid: dict(own) for mid, own in self.metrics.items()}
         merge_nested(results, self.template.training_counts(num_updates))

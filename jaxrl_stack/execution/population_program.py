@@ -152,8 +152,8 @@ class PopulationProgram:
 
     def _is_finite(self, learner: Any, learned: Flat | None, window: Any) -> jax.Array:
         """Whether a member's parameters, losses and gradient norms are finite after a call of the program; bool scalar.
-        If the program steps environments and ``check_nans`` is not False, returns and last observations must be finite,
-        too.
+        If the program steps environments and ``check_nans`` is not False, episode returns and last observations must
+        also be finite.
         """
         checks = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(learner.params)]
         for path, value in () if learned is None else learned.tree().items():

@@ -257,7 +257,7 @@ class ResidentData:
     def _next_by_weight(self, kept: Resident, number: jax.Array) -> tuple[Resident, jax.Array]:
         """Selects this device's items (steps or sequences) of the next minibatch from several data sets. For each item,
         draws a data set with a probability proportional to the data set's weight, and takes the next item of this data
-        set. Returns `kept` with the read positions after the minibatch, and the items' indices, ``[n]``.
+        set. Returns `kept` with the read positions after the minibatch, and the items' indices, uint32 ``[n]``.
 
         Args:
             kept: State before the draw.
@@ -285,9 +285,9 @@ class ResidentData:
     # ----------------------------------------------------------------------------------------------------- checkpoints
 
     def get_state(self, kept: Resident) -> dict[str, Any]:
-        """Returns the read positions, the counters, and the columns that the algorithm has computed, such as value
-        targets, of D devices (leaves ``[D, ...]``). Also returns the number of items (steps or sequences) in the data,
-        and whether the data is divided among the devices.
+        """Returns the state of D devices (leaves ``[D, ...]``): the read positions, the counters, and the columns that
+        the algorithm computed at the start of the pass, such as value targets. Also returns the number of items (steps
+        or sequences) in the data, and whether the data is divided among the devices.
         """
         return {"is_divided": self.is_divided, "num_items": self.num_items, **jax.device_get(all_shards(kept.where))}
 

@@ -178,11 +178,11 @@ class Place(Protocol):
         ...
 
     def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Any, Mapping[Any, Any]]:
-        """Makes one gradient step on a batch of N rows, ``[N, ...]``. Returns the new state, the metrics, and the
-        values that the loss logged for each row.
+        """Makes one gradient step on a batch of N rows, ``[N, ...]``.
 
         Returns:
-            ``(state, metrics, {(module_id, name): [N, ...]})``, with the values that the loss logged per row.
+            ``(state, metrics, {(module_id, name): [N, ...]})``: the new state, the metrics, and the values that the
+            loss logged for each row.
         """
         ...
 
@@ -191,8 +191,8 @@ class Place(Protocol):
         return state
 
     def repeat(self, function: Callable[..., Any], state: TrainState, times: Any) -> tuple[TrainState, Any]:
-        """Calls `function` repeatedly, in total `times` calls. `function` maps a state to ``(new state, metrics)``;
-        each call gets the state that the previous call returned. Returns the last state and the last metrics.
+        """Makes `times` calls of `function`, which maps a state to ``(new state, metrics)``. Each call gets the state
+        that the previous call returned. Returns the last state and the last metrics.
 
         Args:
             function: The function to call.
@@ -239,8 +239,8 @@ class AsynchronousPlace(Place, Protocol):
     def collect(
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
     ) -> Sampled:
-        """Waits at most `timeout_seconds` for a runner to finish or for a Ray reference in `also` to be ready. Returns
-        the samples of finished runners, maybe none.
+        """Waits at most `timeout_seconds`, until a runner has finished or a Ray reference in `also` is ready. Returns
+        the samples of finished runners, maybe none, like `Place.collect`.
         """
         ...
 

@@ -114,8 +114,8 @@ def _is_in_branch(source: SourceCode, node: ast.AST) -> bool:
 
 def _coming(source: SourceCode, node: ast.ImportFrom) -> dict[str, str]:
     """Finds the imported names that need a to-do comment where the script uses them, and returns ``{name in the script:
-    reason}``. These are names that can be imported but raise an error when used, and names of RLlib's old API stack
-    that the script uses outside of branches (see `_is_used`).
+    reason}``. Such names can be imported but raise an error when used, or belong to RLlib's old API stack and are used
+    outside of branches (see `_is_used`).
     """
     module = str(node.module)
     old = [alias for alias in node.names if alias.name != "*" and _is_of_old_stack(module, alias.name)]

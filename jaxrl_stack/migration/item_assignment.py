@@ -37,7 +37,7 @@ class ItemAssignments:
 
     def rewrite(self) -> None:
         """Rewrites item assignments such as ``a[i] = x`` as ``a = a.at[i].set(x)`` if ``a`` is a tensor to which no
-        other name refers. Adds to-do comments for other item assignments that may change tensors.
+        other name refers. Adds to-do comments for other assignments that may change tensors in place.
         """
         for node in ast.walk(self.source.tree):
             if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):

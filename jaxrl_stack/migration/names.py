@@ -43,8 +43,8 @@ def is_rllibs(full: str) -> bool:
 
 @functools.cache
 def module_here(module: str) -> str:
-    """Full name, such as ``jaxrl_stack.algorithms.ppo``, that corresponds to a module of RLlib, whether this package
-    has such a module or not.
+    """Full name of the module of this package, such as ``jaxrl_stack.algorithms.ppo``, that corresponds to a module of
+    RLlib. A module with this name may not exist.
     """
     known = [name for name in table("modules") if module == name or module.startswith(f"{name}.")]
     longest = max(known, key=len)
@@ -53,8 +53,8 @@ def module_here(module: str) -> str:
 
 @functools.cache
 def target_of(module: str, name: str) -> Target:
-    """Returns the name of this package that replaces ``from module import name`` of RLlib, with the reason if this name
-    cannot be used.
+    """Returns the module and name to import from this package instead of RLlib's ``from module import name``. If the
+    name cannot be used, the result also contains the reason.
 
     Args:
         module: A module of RLlib.

@@ -260,8 +260,8 @@ class TensorMethods:
         self.axes(node, takes_keepdim=name in _WITH_KEEPDIM)
 
     def axes(self, node: ast.Call, takes_keepdim: bool, first: int = 0) -> None:
-        """Renames the arguments `dim` and `keepdim` of a call to `axis` and `keepdims`. If `keepdim` is a positional
-        argument, makes it the keyword argument `keepdims`.
+        """Renames the keyword arguments `dim` and `keepdim` of a call to `axis` and `keepdims`. Turns a positional
+        `keepdim` into the keyword argument `keepdims`, and a list of axes into a tuple.
 
         Args:
             node: A call of a reduction.
@@ -299,7 +299,8 @@ class TensorMethods:
 
     def _deviation(self, node: ast.Call, name: str, value: ast.expr) -> None:
         """Adds the argument ``ddof=1`` to calls of `std` and `var` of tensors, or renames `unbiased` and `correction`
-        to `ddof`. By default, PyTorch divides by n - 1, but NumPy and JAX divide by n.
+        to `ddof`. By default, PyTorch divides by n - 1, but NumPy and JAX divide by n. In other cases where the
+        value may be a tensor, adds a to-do comment.
         """
         names = {keyword.arg: keyword for keyword in node.keywords}
         if set(names) & {"unbiased", "correction"}:

@@ -352,8 +352,8 @@ def _pairs(target: ast.AST, value: ast.expr | None) -> Iterator[tuple[str, ast.e
 def _joined(kinds: list[Kind]) -> Kind:
     """Combines the kinds (`Kind`) of all values that a variable or expression of the script may have into one kind.
     Equal kinds give this kind. New tensors ("fresh") mixed with tensors whose memory another name may use ("shared")
-    give "shared". Other mixtures give "unknown". Ignores the kind "itself" (the variable inside its own definition); if
-    no other kind is given, the result is "unknown".
+    give "shared". Other mixtures give "unknown". Ignores the kind "itself" (the variable whose kind is being inferred);
+    if no other kind is given, the result is "unknown".
     """
     kinds = [kind for kind in kinds if kind != "itself"] or ["unknown"]
     if all(kind == kinds[0] for kind in kinds):

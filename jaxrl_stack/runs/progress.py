@@ -72,8 +72,8 @@ class Silence:
 
 
 class PlainLines(Silence):
-    """Prints a line of metrics after the first and the last iteration, and lines between them. The time between two of
-    these lines grows from two seconds to ten minutes.
+    """Prints a line of metrics after the first iteration, after the last one, and at intervals in between. The
+    intervals grow from two seconds to ten minutes.
 
     Args:
         criteria: Stop criteria, for the ETA.

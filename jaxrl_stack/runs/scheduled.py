@@ -99,8 +99,8 @@ class Scores:
 
     @property
     def time(self) -> float:
-        """Number that the scheduler counts as time, ``time_attr``, after the last iteration: the largest value over all
-        members of the population.
+        """Value of the scheduler's ``time_attr`` (metric that counts as time) after the last iteration: the largest
+        value over all members of the population.
         """
         return float(np.nanmax(self._last(self._schedule.time_attr)))
 

@@ -186,8 +186,8 @@ def _trained(
 
 
 def _joined(waves: Sequence[Trained]) -> Trained:
-    """Joins several waves (combinations of settings that were trained together) to one `Trained`, which contains their
-    runs, combinations and seeds.
+    """Joins several waves (combinations of settings that were trained together) to one `Trained`, which contains the
+    runs, combinations and seeds of all waves.
     """
     runs = tuple(run for wave in waves for run in wave.series.runs)
     if not runs:
@@ -287,7 +287,7 @@ class Trainer:
 
     def base(self, name: str) -> AlgorithmConfig:
         """Returns a copy of the sweep's config for some of its runs, such as the runs of one wave. If the sweep has a
-        ``results_dir``, the copy's ``results_dir`` is the subfolder `name` of this folder.
+        ``results_dir``, the copy's ``results_dir`` is the subfolder `name` of that folder.
         """
         directory = self._search.config.results_dir
         own = self._search.config.copy(copy_frozen=False)
@@ -461,8 +461,8 @@ class Trainer:
 
 class Record:
     """Record of a sweep's waves (combinations of settings that are trained together): the suggested settings, the
-    seconds and env steps that each wave took, and the state of the searcher. If the record is stored in a folder, a
-    killed sweep continues from it.
+    seconds and env steps that each wave took, and the state of the searcher. A killed sweep can continue if its
+    record is stored in a folder.
 
     The searcher is saved after the suggestions of each wave, before it trains. A call that continues restores the last
     of these states, trains the rest of that wave, and reports its results.
@@ -580,8 +580,8 @@ class Record:
 
     def finish_wave(self, number: int, trained: Trained, seconds: float) -> None:
         """Stores the cost (seconds and env steps) of a wave (combinations of settings that were trained together),
-        unless it is already stored. If this is the last recorded wave, also reports its results to the searcher. After
-        a kill, the restored searcher already knows the results of earlier waves.
+        unless it is already stored. If no later wave is recorded, also reports the wave's results to the searcher. If a
+        later wave is recorded, the searcher was restored from a later state and already knows these results.
 
         Raises:
             ValueError: If no run of the search so far has a finite value of the searcher's metric, although not all

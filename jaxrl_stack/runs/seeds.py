@@ -25,8 +25,8 @@ class SeedRuns(Series):
         return bands_of(self.runs, key, x, aggregate=aggregate, band=band)[0]
 
     def table(self, key: str = RETURN, x: str = STEPS) -> str:
-        """Formats the final values of the metric `key` as a table for terminals: one row for each seed, and a last row
-        with the interquartile mean of the seeds.
+        """Formats the performance of the runs in the metric `key` as a table for terminals: one row for each seed. If
+        there are several seeds, a last row has their interquartile mean.
 
         A seed without such a number, for example because no episode has ended, has dashes and does not count.
 

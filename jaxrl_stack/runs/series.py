@@ -400,8 +400,8 @@ def train_one_by_one(
 
 
 def known_defaults(trial: Trial) -> Mapping[str, Any]:
-    """Returns the default settings of a planned run's algorithm as plain values. They are read from a new config of the
-    algorithm, so that no algorithm must be built.
+    """Returns the default settings of a planned run's algorithm as plain values. They are read from a new config, so
+    this function does not build the algorithm.
     """
     return as_json(type(trial.base)().to_dict())
 

@@ -150,8 +150,8 @@ class SeriesFolder:
                 )
 
     def wave(self, places: Sequence[int], trained: Algorithm | Population, *, is_one_program: bool) -> Wave:
-        """Returns the `Wave` of the runs at the indices `places`, which the algorithm or population `trained` trains
-        together.
+        """Starts or continues a `Wave`, and returns it: the runs at the indices `places`, which the algorithm or
+        population `trained` trains together.
 
         If the folder has a checkpoint of these runs, `trained` restores it.
         """

@@ -44,8 +44,8 @@ class RunStatistics:
         self._recent_seconds = 0.0
 
     def update(self, result: Mapping[str, Any]) -> None:
-        """Adds the steps and durations of an iteration to the totals of the run, and stores its mean returns as the
-        latest ones.
+        """Adds the steps and durations of an iteration to the totals of the run, and stores the mean returns in the
+        iteration's result as the latest returns.
         """
         seconds, compiling = result["time_this_iter_s"], result["timers"]["compile_s"]
         steps = result["num_env_steps_sampled_lifetime"] - self.steps

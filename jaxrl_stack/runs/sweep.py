@@ -204,8 +204,8 @@ class Sweep(Series):
 
     def to_pandas(self) -> pandas.DataFrame:
         """Metrics of all runs as a DataFrame in long form: a row for each iteration of each run. The columns are the
-        swept settings, the seed, and the metrics of the run. With population-based training, each row has the values
-        that the settings had in its iteration.
+        swept settings, the seed, and the columns of the run's `History`. With population-based training, each row has
+        the values that the settings had in its iteration.
 
         Raises:
             ImportError: Without pandas: ``pip install pandas``.

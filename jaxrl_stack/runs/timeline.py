@@ -239,9 +239,9 @@ class Timeline(BaseTimeline[RecordedIteration]):
         return found
 
     def _has_restored(self, checkpoint: StoredCheckpoint) -> bool:
-        """Whether the recorded iterations begin with the state in `checkpoint`: the last command that changed the run's
-        iteration restored this checkpoint completely. False if the command restored only one component of the
-        checkpoint, such as ``"learner_group"``.
+        """Whether the recorded iterations begin with the state in `checkpoint`: the last command before them that
+        changed the run's iteration restored this checkpoint completely. False if the command restored only one
+        component of the checkpoint, such as ``"learner_group"``.
         """
         origin = self.origin
         if checkpoint.iteration != self.first or origin is None or origin.number != self._began_at:
