@@ -64,9 +64,10 @@ class AggregatorActor(FaultAwareApply):
         set_up_actor(num_cpus=1, num_gpus=0)
 
     def get_batch(self, number: int, parts: Sequence[Part]) -> tuple[tuple[int, Part], Any]:
-        """Concatenates samples (`parts`) into the train batch with the id `number`. Returns ``((number, part),
-        columns)``: `columns` are the concatenated columns, and `part` has all other attributes of the batch. Callers
-        set ``num_returns=2``: then the columns stay in Ray's object store, and callers get a reference to the columns.
+        """Concatenates the samples `parts` into the train batch with the id `number`. Returns ``((number, batch),
+        columns)``: `columns` are the concatenated columns, and `batch` is the rest of the train batch, without columns.
+        Callers set ``num_returns=2``: then the columns stay in Ray's object store, and callers get a reference to the
+        columns.
 
         Raises:
             LostExperienceError: If columns of a part are lost.
@@ -138,8 +139,8 @@ class Aggregation:
         return not self._backlog and not self.ready
 
     def add(self, batches: Sequence[Batch]) -> None:
-        """Adds batches to the queue of the aggregator actors, which concatenate their samples, and collects the batches
-        that these actors have finished. Without actors, the batches are ready immediately.
+        """Adds batches to the queue of the aggregator actors, which concatenate the samples of each batch. Also
+        collects the batches that these actors have finished. Without actors, the batches are ready immediately.
 
         Raises:
             Exception: The error of an actor, unless its samples were lost; or the error of an actor that Ray does not

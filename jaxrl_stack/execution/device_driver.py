@@ -245,8 +245,9 @@ class DeviceDriver(LocalDriver):
         return record_of_step(rollout, self.learner, self.shards.shapes(), num_envs=num_envs, explore=explore)
 
     def _make_program(self, rollout: DeviceRollout | None, record: StepRecord | None) -> DeviceProgram:
-        """Creates the compiled program that runs a fixed number of training steps per call. `record` has the shapes of
-        the columns that one step of all environments of a device records; `record` is None if training does not sample.
+        """Creates the compiled program that runs a fixed number of training steps per call. `record` contains the
+        shapes of the columns that sampling records in one step of a device's environments; None if training does not
+        sample.
         """
         learner, num_devices = self.learner, self.learner.num_devices
         return DeviceProgram(
@@ -370,9 +371,9 @@ class DeviceDriver(LocalDriver):
         return self.num_training_steps_per_call * self.plan.num_env_steps
 
     def num_warm_up_steps(self, num_env_steps: int) -> Any:
-        """Returns the number (int32) of training steps at the start of the program's next call that only sample. A
-        training step makes no updates if fewer than `learning_starts` env steps have been sampled when the training
-        step ends. Returns None if every training step makes updates.
+        """Returns the number (int32) of warm-up steps in the program's next call: training steps that sample, but make
+        no updates. A training step makes no updates if fewer than `learning_starts` env steps have been sampled in
+        total when it ends. Returns None if every training step makes updates.
         """
         if self.step.learning_starts is None:
             return None
@@ -435,8 +436,8 @@ class DeviceDriver(LocalDriver):
 
     @contextlib.contextmanager
     def recording(self, recorder: Recorder) -> Iterator[IterationRecord]:
-        """Context in which the updates and episodes of each call of the training program are recorded. A second
-        compiled program makes the records; the training program continues to train.
+        """Context that records the updates and episodes of each call of the training program. In this context, a second
+        compiled program makes the records; training continues from the results of the training program.
 
         The second program runs before the training program, from the same state. The new training state comes from the
         training program, so that its bits do not depend on the recording.
@@ -502,7 +503,8 @@ class DeviceDriver(LocalDriver):
         return ColumnOrder(num_envs, samples.num_steps, samples.num_shares, num_slots, is_by_agent)
 
     def trace_program(self) -> jax.stages.Traced:
-        """Traces the program that the next `training_step` runs, without compiling it.
+        """Traces the program that the next `training_step` runs, and returns the traced program (`jax.stages.Traced`)
+        without compiling it.
 
         ``trace_program().lower(lowering_platforms=("cuda",))`` works without a GPU.
 

@@ -205,7 +205,7 @@ class FetchedWeights:
 
     @property
     def module(self) -> MultiRLModule:
-        """Module with the fetched weights, built at the first access."""
+        """`MultiRLModule` with the weights that the last `fetch` copied, built at the first access after `fetch`."""
         if self._module is None:
             self._module = self.pure.bind(self.state.params, self.state.rest)
         return self._module

@@ -49,8 +49,8 @@ only PRNG keys are made before the loop.
 
 @struct.dataclass
 class Sampler:
-    """State of the runner (environments, connectors) during one call of the program, together with the call's random
-    numbers, and counters of the steps made and random numbers used so far.
+    """State of sampling during one call of the compiled program: the runner's state (environments, connectors), the
+    call's random numbers, and counters of the steps made and random numbers used so far.
 
     Attributes:
         runner: The runner's state; None without environments.
@@ -189,7 +189,8 @@ class DeviceProgram(Place):
     is_warm: bool = True
 
     def __call__(self, learner, runner, kept, timesteps, settings, num_warm_up) -> tuple[Any, ...]:
-        """Runs the training steps of one call on one device of the learner. Python executes it only once, for tracing.
+        """Runs the training steps of one program call on one of the learner's devices. Python executes this method only
+        once, for tracing.
 
         Args:
             learner, runner, kept, timesteps: See `TrainState`; `runner` and `kept` are of this device.
@@ -287,9 +288,9 @@ class DeviceProgram(Place):
         )
 
     def _watched(self, runner: Any) -> Any:
-        """Returns the states of the device's first W environments, leaves ``[W, ...]``; W is
+        """Returns the states of the device's first W environments as arrays ``[W, ...]``; W is
         `UpdateRecorder.num_watched`. The program records these states, so that frames of the episodes can be rendered
-        later. Returns () if W is 0, or if the program makes no records.
+        later. Returns () if W is 0, or if the program records no updates.
         """
         number = 0 if self.recorder is None else self.recorder.num_watched
         if not number:
@@ -311,9 +312,9 @@ class DeviceProgram(Place):
         return self.num_training_steps * self.plan.num_env_steps // (self.num_envs * self.num_devices)
 
     def ended(self, sampler: Sampler) -> tuple[Any, Any]:
-        """Returns ``(runner state, columns)`` at the end of a call of the program: the runner's state, and the columns
-        that the call sampled for the host, () if the host needs none. Adds the episodes that ended in the call to the
-        state's statistics of the last episodes (`EpisodeWindow`).
+        """Adds the episodes that ended in a call of the program to the runner's episode statistics (`EpisodeWindow`).
+        Returns ``(runner state, columns)`` at the end of the call: `columns` are the sampled columns for the host, or
+        () if the host needs no columns.
         """
         if self.rollout is None:
             return sampler.runner, ()
@@ -506,8 +507,8 @@ class DeviceProgram(Place):
 def record_of_step(
     rollout: DeviceRollout, learner: Learner, runner: Any, *, num_envs: int, explore: bool
 ) -> StepRecord:
-    """Returns the shapes and dtypes of the columns that one step of all B environments of a device records; shapes are
-    ``[1, B, ...]``.
+    """Returns the shapes and dtypes of the columns that sampling records in one step of a device's B environments; the
+    shapes are ``[1, B, ...]``.
 
     Args:
         rollout: The static parts of sampling.
@@ -594,10 +595,9 @@ def _combined(before: Any, latest: Any) -> Any:
 
 
 def _combined_if_made(before: Any, latest: Any) -> Any:
-    """Combines `before`, the result of earlier training steps, with `latest`, the result of the next step. A result is
-    ``(is_made, metrics)``; `is_made` is True if the result's last step made an update. If the next step made an update,
-    `_combined` combines the metrics of both results; otherwise the metrics of `before` are returned. The returned
-    `is_made` comes from `latest`.
+    """Combines `before`, the result ``(is_made, metrics)`` of earlier training steps, with `latest`, the result of the
+    next training step. Returns the `is_made` of `latest`, which is True if the next training step made an update. If it
+    is True, the returned metrics combine both results (see `_combined`); otherwise they are the metrics of `before`.
     """
     (_, so_far), (is_made, metrics) = before, latest
     kept = jax.tree.map(functools.partial(jnp.where, is_made), _combined(so_far, metrics), so_far)

@@ -95,7 +95,7 @@ class DeviceRing:
         self, function: Callable[..., Any], in_axes: tuple[int, ...] = (0,), donate_argnums: tuple[int, ...] = ()
     ) -> Callable[..., Any]:
         """Returns a function that runs `function` on each of the learner's devices (see `map_over_devices`). `function`
-        must return a tuple with one element.
+        must return its result as a tuple with one element, for which ``out_axes=(0,)`` sets the device axis.
         """
         learner = self._learner
         return map_over_devices(
@@ -108,7 +108,9 @@ class DeviceRing:
         )
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Does nothing: the compiled program receives the values of traced settings as arguments."""
+        """Does nothing when hyperparameters change: the compiled program receives the values of all hyperparameters
+        that can change (traced settings) as arguments.
+        """
 
     reset = change_settings
 
@@ -273,8 +275,8 @@ class RingContents(Checkpointable):
         return from_named_leaves(shapes, state, "the replay buffer")
 
     def take(self, restored: Any) -> None:
-        """Replaces the contents of the ring buffers on the devices with `restored`: host arrays of a saved state that
-        `checked` returned.
+        """Replaces the contents of the ring buffers on the devices with `restored`, the host arrays that `checked`
+        returned for a saved state.
         """
 
         def placed() -> Any:

@@ -141,7 +141,9 @@ class Driver(abc.ABC):
 
     @property
     def num_env_steps_lost(self) -> int:
-        """Lifetime env steps that were lost with a node before an update read them; 0 without actors."""
+        """Lifetime number of sampled env steps that were lost before an update read them, because a node died; 0
+        without actors.
+        """
         return 0
 
     def reserve_actors(self) -> None:
@@ -255,7 +257,8 @@ class Driver(abc.ABC):
     @abc.abstractmethod
     def learner_results(self, num_updates: int) -> dict[str, Any]:
         """Returns the metrics of the last update, ``{module_id: {metric: number}}``. Counters in these metrics, such as
-        trained steps, cover not only this update, but all of the last `num_updates` updates.
+        trained steps, are instead sums over the last `num_updates` updates; callers pass the iteration's number of
+        updates.
         """
 
     def results(self) -> dict[str, Any]:

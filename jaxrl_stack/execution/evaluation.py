@@ -265,12 +265,14 @@ class Evaluation(abc.ABC):
 
     @abc.abstractmethod
     def act(self, observation: Any, **kwargs: Any) -> dict[str, Any]:
-        """Computes the action for one observation; used if training has no environment. See `Driver.act`."""
+        """Computes the action for one observation; see `Driver.act`. A driver calls this method if training has no
+        environment.
+        """
 
     @abc.abstractmethod
     def acting_parts(self, module_id: str) -> tuple[Any, Any, Any]:
-        """Returns the modules and connector pipelines with which evaluation computes actions; used if training has no
-        environment. See `Driver.acting_parts`.
+        """Returns the modules and connector pipelines with which evaluation computes actions; see
+        `Driver.acting_parts`. A driver calls this method if training has no environment.
         """
 
     # ----------------------------------------------------------------------------------------------------------- state
@@ -290,7 +292,9 @@ class Evaluation(abc.ABC):
         return None
 
     def get_state(self) -> dict[str, Any] | None:
-        """State of the evaluation's EnvRunners for checkpoints; None if checkpoints contain no such state."""
+        """Returns the state of the evaluation's EnvRunners that is saved in checkpoints, such as connector states.
+        Returns None if nothing is to be saved.
+        """
         return None
 
     def set_state(self, state: dict[str, Any], *, is_whole: bool) -> None:  # noqa: B027 - most take all from training
@@ -318,7 +322,9 @@ class Evaluation(abc.ABC):
         self.config = config
 
     def write_output(self) -> None:  # noqa: B027 - without an environment there is none
-        """Closes the files that record the evaluation's steps; see `Driver.write_output`."""
+        """Closes the files that contain the evaluation's sampled steps, so that they can be read; see
+        `Driver.write_output`.
+        """
 
     def stop(self) -> None:  # noqa: B027 - most hold nothing
         """Releases actors and environments; a second call does nothing."""

@@ -1,4 +1,6 @@
-"""Inputs of `TrainingStep.plan`: spaces, learners, modules and runners of a driver, on the host or on the device."""
+"""Inputs of `TrainingStep.plan`, which computes the sizes of samples and updates: a driver's spaces, learners, modules
+and runners. `HostFacts` is for drivers on the host, and `DeviceFacts` for drivers on the device.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Facts(abc.ABC):
-    """Spaces, learners, modules and runners of a driver, read by `TrainingStep.plan`; planning does not change them.
+    """Spaces, learners, modules and runners of a driver: the inputs of `TrainingStep.plan`, which computes the sizes of
+    samples and updates. `TrainingStep.plan` does not change these values.
 
     Attributes:
         step_name: Class of the training step, for messages.
@@ -61,8 +64,8 @@ class Facts(abc.ABC):
 
     @classmethod
     def of(cls, driver: LocalDriver, **own: Any) -> Self:
-        """Collects the inputs of `TrainingStep.plan` from a driver, which must already have spaces, learners and
-        modules.
+        """Collects the inputs of `TrainingStep.plan`, which computes the sizes of samples and updates, from a driver.
+        The driver must already have spaces, learners and modules.
 
         Args:
             driver: The driver.
@@ -106,8 +109,8 @@ class Facts(abc.ABC):
         all_final_obs: bool = False,
         may_stay_remote: bool = False,
     ) -> SamplePlan:
-        """Plans sampling (a call of `Place.sample`): the number of steps, and the array layout (stacked frames,
-        recurrent chunks) of each module's columns.
+        """Computes the number of steps, and the array layout (stacked frames, recurrent chunks) of each module's
+        columns, for one sampling operation (a call of `Place.sample`). Returns both as a `SamplePlan`.
 
         Args:
             num_steps: ``T``, steps of each environment in a share.
@@ -171,8 +174,8 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """Plans one call of `Place.update`, an update on samples. Returns the plan of the samples, and the sizes of the
-        update, such as the number of epochs and the minibatch size.
+        """Computes the sizes of an update on sampled steps (a call of `Place.update`), such as the number of epochs and
+        the minibatch size. Returns these sizes together with `samples`, the plan of the sampled steps.
 
         Args:
             samples: Plan of the samples on which the update is made, all shares together.
@@ -184,9 +187,10 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def num_stacked_frames(self) -> dict[str, int]:
-        """Number of frames that each module's observations stack, ``{module_id: number}``; 1 if observations stack no
-        frames, or if whole observations must be stored. If the number is above 1, samples and replay buffers can store
-        only the newest frame of each step.
+        """Number of frames that are stacked in each module's observations, ``{module_id: number}``. If the number is
+        above 1, samples and replay buffers can store only the newest frame of each step. The number is 1 if
+        observations are not stacked, or if whole observations must be stored because the EnvRunner class may change
+        them.
         """
 
     # ------------------------------------------------------------------------------------------------ host or device
@@ -212,21 +216,21 @@ class Facts(abc.ABC):
     @abc.abstractmethod
     def sampled_at_once(self, samples: SamplePlan) -> tuple[int, Mapping[str, Layout]]:
         """Returns ``(T, layouts)`` for one EnvRunner's rollout: the number of steps, and ``{module_id: array layout}``
-        (stacked frames, recurrent chunks). If `layouts` has no entry for a module, the module's columns have the shapes
-        that the attribute `recorded` describes.
+        with the stacked frames and recurrent chunks of columns. The columns of a module without an entry in `layouts`
+        have the shapes in the attribute `recorded`.
         """
 
     @abc.abstractmethod
     def train_layouts(self, samples: SamplePlan) -> Mapping[str, Layout]:
-        """Returns, for each module, the array layout (stacked frames, recurrent chunks, masks) of the train batch that
-        an update builds from the samples of the given plan.
+        """Returns the array layout of each module's train batch: stacked frames, recurrent chunks and masks. An update
+        builds this batch from the samples that the sampling plan `samples` describes.
         """
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class HostFacts(Facts):
-    """Inputs of `TrainingStep.plan` for a driver that samples with EnvRunners, or reads recorded steps from host
-    memory.
+    """Inputs of `TrainingStep.plan` for a driver on the host; `TrainingStep.plan` computes the sizes of samples and
+    updates. The driver samples with EnvRunners, or reads recorded steps from host memory.
 
     Attributes:
         samples_as_recorded: Whether runners return the unchanged outputs of their pipelines.
@@ -283,8 +287,8 @@ class HostFacts(Facts):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceFacts(Facts):
-    """Inputs of `TrainingStep.plan` for an on-device driver, whose compiled program steps environments, or draws
-    batches from data on the devices.
+    """Inputs of `TrainingStep.plan` for an on-device driver; `TrainingStep.plan` computes the sizes of samples and
+    updates. The driver's compiled program steps environments, or draws batches from data on the devices.
 
     Attributes:
         num_envs: Environments over all devices.

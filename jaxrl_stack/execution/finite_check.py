@@ -54,10 +54,10 @@ class FiniteCheck:
     def after_call(
         self, iteration: int, settings: Any, learned: Mapping[Any, Any], block: Any, before: tuple[Any, Any] | None
     ) -> None:
-        """Checks losses, gradient norms, returns and observations of one call of the driver's program. If one of these
-        values is NaN or infinite, searches for the first NaN or infinite reward or observation, and raises an error
-        that names it. With ``check_nans=False``, logs a warning instead. If only losses or gradient norms are not
-        finite, and the search finds nothing, logs a warning whatever ``check_nans`` is.
+        """Checks whether losses, gradient norms, returns and observations of one call of the driver's program are
+        finite. If not, searches for the first NaN or infinite reward or observation, and raises an error that describes
+        it; with ``check_nans=False``, logs a warning instead. If only losses or gradient norms are not finite, and the
+        search finds nothing, always logs a warning and never raises an error.
 
         Args:
             iteration: Number of the iteration, for the message.
@@ -96,7 +96,9 @@ class FiniteCheck:
         )
 
     def _are_finite(self, learned: Mapping[Any, Any]) -> bool:
-        """Whether all losses and gradient norms in `learned`, metrics of the last update, are finite."""
+        """Whether all losses and gradient norms of the last update are finite; `learned` contains the metrics of this
+        update.
+        """
         names = (self._driver.learner.TOTAL_LOSS_KEY, GLOBAL_NORM)
         return bool(np.isfinite([value for path, value in learned.items() if path[-1].endswith(names)]).all())
 
@@ -128,9 +130,9 @@ class FiniteCheck:
         return None if block is None else self._first_in(block)
 
     def _first_in(self, block: Any) -> NotUsable | None:
-        """Finds the first NaN or infinity in the columns that one call of the program sampled on D devices (leaves
-        ``[D, T, B, ...]``). Returns the step, the environment and a description of the value, with the agent if the
-        environment has several. Returns None if all values are finite.
+        """Finds the first NaN or infinity in the columns that one call of the program sampled on D devices, arrays of
+        the shape ``[D, T, B, ...]``. Returns the step, the environment and a description of the value; with several
+        agents, the description names the agent. Returns None if all values are finite.
         """
         rollout = self._driver.program.rollout
         module_map = self._driver.module_map if rollout is None else rollout.module_map

@@ -87,7 +87,8 @@ class HeldOutEvaluation:
         self._driver, self._rows = driver, rows
 
     def evaluate(self, iteration: int, call: int) -> dict[str, Any]:
-        """Computes the losses on the held-out steps once, and returns them as entries of the iteration's result.
+        """Runs one evaluation: computes the losses on the held-out steps, and returns them as entries of the
+        iteration's result.
 
         Args:
             iteration: Iterations done.

@@ -160,7 +160,7 @@ class HostDriver(LocalDriver):
 
     @property
     def num_env_steps(self) -> int:
-        """Lifetime env steps sampled."""
+        """Lifetime number of sampled env steps."""
         return self._log.num_env_steps
 
     @num_env_steps.setter
@@ -169,8 +169,8 @@ class HostDriver(LocalDriver):
 
     @property
     def num_env_steps_lost(self) -> int:
-        """Number of lifetime env steps that were sampled, but were lost before an update read them, because a node
-        died. After each loss, training samples the train batch again.
+        """Lifetime number of sampled env steps that were lost before an update read them, because a node died. After
+        each loss, training samples the train batch again.
         """
         return self._log.num_env_steps_lost
 

@@ -212,8 +212,8 @@ class HostPlace(AsynchronousPlace):
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
     ) -> Sampled:
         """Waits until at least one EnvRunner actor has finished a requested rollout, or until the timeout; returns the
-        samples of all finished actors. If the EnvRunner is in this process, it samples during this call. Without an
-        earlier call of `request`, returns no samples. See `Place.collect`.
+        samples of all finished actors. An EnvRunner in this process samples during this call instead. In both
+        cases, returns no samples if `request` has never been called. See `Place.collect`.
 
         Args:
             state, plan, timeout_seconds: See `Place.collect`.
@@ -231,8 +231,8 @@ class HostPlace(AsynchronousPlace):
         return ("sample_block", self._share(plan)) if self._samples_blocks else (sample_once, {})
 
     def _share(self, plan: SamplePlan) -> dict[str, Any]:
-        """Returns the arguments of `HostEnvRunner.sample_block` for one rollout: number of steps and array layouts,
-        from the plan.
+        """Returns the arguments of `HostEnvRunner.sample_block` for one rollout, such as the number of steps and the
+        array layouts, copied from the sampling plan `plan`.
         """
         share = {"num_steps": plan.num_steps, "layouts": plan.layouts, "keeps_all_final_obs": plan.has_all_final_obs}
         # Left out otherwise: EnvRunners of users need not know of it.
@@ -243,9 +243,9 @@ class HostPlace(AsynchronousPlace):
         return bool(plan.may_stay_remote and self._samples_blocks and is_sent_on)
 
     def _taken_in(self, blocks: Sequence[SampleBlock], started: float) -> Experience:
-        """Combines the samples that EnvRunners returned (`blocks`) into one `Experience`. Adds the statistics of the
-        samples to the log, stores the EnvRunners' connector states, and adds the seconds since `started` to the
-        sampling timer.
+        """Combines the samples `blocks`, which EnvRunners returned, into one `Experience` (sampled steps). Also adds
+        the samples' statistics to the `SamplingLog`, stores the EnvRunners' connector states, and adds the seconds
+        since `started` to the sampling timer.
         """
         group = self._group
         if self._samples_blocks:
@@ -298,8 +298,8 @@ class HostPlace(AsynchronousPlace):
 
     @property
     def timesteps(self) -> dict[str, int]:
-        """Number of env steps sampled so far, as the argument `timesteps` of updates,
-        ``{"num_env_steps_sampled_lifetime": number}``.
+        """Lifetime number of sampled env steps, ``{"num_env_steps_sampled_lifetime": number}``: the dict that a
+        learner's update receives as the argument `timesteps`.
         """
         return {"num_env_steps_sampled_lifetime": self._log.num_env_steps}
 
@@ -321,8 +321,9 @@ class HostPlace(AsynchronousPlace):
                 metrics[module_id][DIFF_NUM_GRAD_UPDATES_VS_SAMPLER_POLICY] = num_updates
 
     def _can_learn_from(self, episodes: Sequence[SingleAgentEpisode]) -> bool:
-        """Whether an update can use `episodes`: with several agents, True if the episodes contain a step of a trained
-        module (of any module if `policies_to_train` is a function); with a single agent, always True.
+        """Whether `episodes` contain steps from which an update can learn. With a single agent, always True. With
+        several agents, True if a step belongs to a trained module; if `policies_to_train` is a function, every module
+        counts as trained.
         """
         modules = self._config.policies_to_train
         trained = None if modules is None or callable(modules) else modules
@@ -480,7 +481,7 @@ def send_weights(
 
 
 def connector_state(runner: Any) -> dict[str, Any]:
-    """State of the env-to-module pipeline of an EnvRunner, ``{connector name: connector state}``."""
+    """Returns the state of an EnvRunner's env-to-module pipeline, ``{connector name: connector state}``."""
     return runner.get_state(core.COMPONENT_ENV_TO_MODULE_CONNECTOR)[core.COMPONENT_ENV_TO_MODULE_CONNECTOR]
 
 

@@ -182,8 +182,8 @@ class HostReplay:
         return kept, state, {mid: Drawn(*drawn[mid]) for mid in self._forms if mid in drawn}
 
     def _alike(self, modules: Iterable[str]) -> dict[tuple[Any, int, float], list[str]]:
-        """Groups modules by the form of their batches (transitions or sequences), batch size and gamma, because one
-        call can draw the batches of a group: ``{(form, batch size, gamma): [module_id]}``.
+        """Groups modules whose batches can be drawn in one call: modules with the same form of batches (transitions or
+        sequences), batch size and gamma. Returns ``{(form, batch size, gamma): [module_id]}``.
         """
         groups: dict[tuple[Any, int, float], list[str]] = {}
         for mid in modules:

@@ -85,9 +85,9 @@ class Drawings:
         self._num_bytes = 0
 
     def add(self, first_step: int, states: Any) -> None:
-        """Stores the environment states of one call of the program, leaves ``[D, T, W, ...]`` for W environments on
-        each of D devices; `frames` renders them. If all stored states together would take too much memory, does not
-        store the new states.
+        """Stores the environment states of one call of the program, so that `frames` can render them. The states are
+        arrays ``[D, T, W, ...]`` for W environments on each of D devices. If all stored states together would take too
+        much memory, does not store the new states.
 
         Args:
             first_step: Step of the iteration of the first state.
@@ -146,15 +146,17 @@ class IterationRecord:
     is_exact: bool = True
 
     def add_update(self, record: dict[tuple[str, ...], np.ndarray]) -> None:
-        """Appends the record of one update on D devices (leaves ``[D, minibatches, ...]``) to `updates`."""
+        """Appends the record of one update to `updates`, the list of all recorded updates. The record consists of
+        arrays ``[D, minibatches, ...]`` of D devices.
+        """
         number = record.pop((NUM_MINIBATCHES,), None)
         if number is not None:
             record = {path: leaf[:, : int(number.flat[0])] for path, leaf in record.items()}
         self.updates.append(record)
 
     def add_call(self, call: Any, num_training_steps: int = 1) -> None:
-        """Appends the updates, episodes and environment states of one call of the device program on D devices (a
-        `CallRecord`, leaves ``[D, ...]``) to this record.
+        """Appends the record of one call of the device program on D devices to this record: the updates, episodes and
+        environment states in `call`, a `CallRecord` of arrays ``[D, ...]``.
 
         Args:
             call: The record.
@@ -186,8 +188,8 @@ class IterationRecord:
         self.num_steps += lengths.shape[1]
 
     def add_ended(self, ended: EndedEpisodes, number: int) -> None:
-        """Appends the last `number` of the episodes `ended`, which host EnvRunners have finished, to `episodes`. If
-        `ended` has fewer episodes, adds the number of missing ones to `num_other_episodes`.
+        """Appends the last `number` episodes in `ended`, episodes that host EnvRunners have finished, to the list
+        `episodes`. If `ended` contains fewer than `number` episodes, adds the difference to `num_other_episodes`.
         """
         known = min(number, len(ended.returns))
         self.num_other_episodes += number - known

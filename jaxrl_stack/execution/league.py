@@ -101,8 +101,9 @@ class League:
         self._add_snapshot()
 
     def after_training_step(self, iteration: int) -> None:
-        """Counts the games of a training step. Adds a snapshot if one is due. Otherwise draws an opponent again for
-        each block (group of environments with one opponent) that has finished as many games as it has environments.
+        """Counts the games of a training step, and adds a snapshot if one is due. If none is due, draws the next
+        opponent of each block (group of environments with one opponent) in which enough games have ended since the
+        block's last draw: at least one per environment on average.
 
         Args:
             iteration: Number of the running iteration.
@@ -135,9 +136,9 @@ class League:
         return rate is not None and enough and wins + 0.5 * draws >= rate * num_games
 
     def _recent_games(self) -> tuple[int, int, int]:
-        """Returns the policy's numbers of wins, draws and losses in the latest training steps: in the fewest steps that
-        together have at least `min_games` games. If fewer games were played since the last snapshot was added, counts
-        all games since then.
+        """Returns the policy's numbers of wins, draws and losses in its most recent games. Counts the games of whole
+        training steps, from the latest step backwards, until at least `min_games` games are counted. If fewer games
+        were played since the last snapshot was added, counts all games since then.
         """
         wins, draws, losses = np.sum([np.zeros(3, np.int64), *self._recent], axis=0).tolist()
         return wins, draws, losses
@@ -170,8 +171,9 @@ class League:
         return snapshot_name(number)
 
     def _place(self) -> int:
-        """Returns the index in the device arrays at which the next snapshot is stored: an unused index, or, if all are
-        used, the index of the oldest or the weakest snapshot (as `Snapshots.replace` sets), which is then overwritten.
+        """Returns the index in the device arrays at which the next snapshot is stored. If every index is used, returns
+        the index of the snapshot that the next one overwrites: the oldest or the weakest, as set by
+        `Snapshots.replace`.
         """
         empty = np.flatnonzero(self._numbers == NO_SNAPSHOT)
         if empty.size:
@@ -313,8 +315,9 @@ class League:
         return known[name]
 
     def _all_games(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yields ``(n, k, counts)`` for all games since the start of training: `counts` has the policy's wins, draws
-        and losses against snapshot k. When these games were played, the league had added n snapshots in total.
+        """Yields ``(n, k, counts)`` for all games since the start of training. `counts` has the learning policy's wins,
+        draws and losses against snapshot k, in the games played after n snapshots had been added to the league, and
+        before the next one was added.
         """
         for period, games in self._games.items():
             for number, own in games.items():

@@ -1,4 +1,6 @@
-"""Queues of batches for a learner: first in, first out, or a ring that reads each batch several times."""
+"""Queues of train batches for a learner. One queue returns each batch once, in the order of arrival; the other, a ring
+buffer, can return each batch several times.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Ledger:
         self.num_env_steps: dict[Fate, int] = {"trained": 0, "dropped": 0, "lost": 0}
 
     def settle(self, batch: Batch, fate: Fate) -> None:
-        """Counts a batch's env steps as trained, dropped or lost; ignores later calls for the same batch."""
+        """Adds the batch's env steps to the counter of `fate`: trained, dropped or lost. Later calls for the same
+        batch change nothing.
+        """
         if batch.fate is None:
             batch.fate = fate
             self.num_env_steps[fate] += batch.num_env_steps

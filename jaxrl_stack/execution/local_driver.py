@@ -56,7 +56,9 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _free_memory(self) -> int | None:
-        """Bytes that are free for sampling and updates; None if unknown."""
+        """Returns the free memory in bytes for samples and updates, of this machine (`HostDriver`) or of the learner's
+        devices (`DeviceDriver`); None if unknown.
+        """
 
     @abc.abstractmethod
     def _start(self) -> None:
@@ -66,8 +68,8 @@ class LocalDriver(Driver):
 
     @property
     def kept(self) -> Any:
-        """Data that the training step stores between calls, such as a replay buffer. If it is on D devices, its leaves
-        are ``[D, ...]``.
+        """Data that the training step stores between calls, such as the state of a replay buffer. Data on D devices
+        consists of arrays ``[D, ...]``.
         """
         return self.step.kept.value
 
@@ -80,14 +82,14 @@ class LocalDriver(Driver):
         return self.step.replay_buffer
 
     def plan_samples(self, num_steps: int, **sizes: Any) -> SamplePlan:
-        """Plans the sampling in a user's training step (a call of `Place.sample`): the number of steps, and the array
-        layout of each module's columns; see `Facts.plan_samples`.
+        """Computes the number of steps, and the array layout of each module's columns, for one sampling operation (a
+        call of `Place.sample`) in a user's training step; see `Facts.plan_samples`.
         """
         return self.facts.plan_samples(num_steps, **sizes)
 
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """Plans a `Place.update` call of a user's training step: the sizes of the update, such as the number of epochs
-        and the minibatch size; see `Facts.plan_update`.
+        """Computes the sizes of an update on sampled steps (a call of `Place.update`) in a user's training step, such
+        as the number of epochs and the minibatch size; see `Facts.plan_update`.
         """
         return self.facts.plan_update(samples, **sizes)
 
@@ -102,9 +104,9 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _described_env_runner(self) -> Any:
-        """Returns one training EnvRunner, which represents all of them as a component of checkpoints. `HostDriver`,
-        whose EnvRunners may be actors, returns the EnvRunner's description (`Component`) instead. None without
-        EnvRunners.
+        """Returns the training EnvRunner that is a component of checkpoints; this one EnvRunner represents all training
+        EnvRunners. `HostDriver`, whose EnvRunners may be actors, returns the EnvRunner's description (`Component`)
+        instead. Returns None without EnvRunners.
         """
 
     def get_state(self) -> dict[str, Any]:
@@ -130,8 +132,8 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _own_state(self) -> dict[str, Any]:
-        """Driver state for checkpoints that no component (such as learners or EnvRunners) saves, such as counters and
-        unfinished episodes, ``{name: value}``.
+        """Returns the driver's values for checkpoints, ``{name: value}``: counters, unfinished episodes and other
+        values that are not in the states of learners, EnvRunners and other components.
         """
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -158,8 +160,8 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
-        """Restores the EnvRunners from `state`, which contains the entries of `_sampling_state`, and the driver's other
-        values from `own`, which contains the entries of `_own_state`. `state` may lack entries, and `own` may be None.
+        """Restores the EnvRunners from their states in `state` (see `_sampling_state`), and the driver's other values,
+        such as counters, from `own` (see `_own_state`). `state` may lack the states, and `own` may be None.
         `HostDriver` also sends the weights to the EnvRunners.
         """
 

@@ -1,4 +1,6 @@
-"""Factory of drivers, chosen by what training reads: a JAX environment, a host environment or recorded data."""
+"""Factory function of drivers. The driver's class depends on the source that training reads: a JAX environment, a host
+environment or recorded data.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ def make_driver(
     step: TrainingStep,
     callbacks: CallbackList,
 ) -> Driver:
-    """Creates the driver of a training step, chosen by its environment or data, ready to train and to evaluate.
+    """Creates the driver that runs a training step. The environment or data that the training step reads decides the
+    driver's class. The returned driver can train and evaluate.
 
     The source of training decides. `HostDriver` trains on a host environment, or on rows from the host's memory
     (`TrainingStep.reads_on_host`). `DeviceDriver` trains on a JAX environment inside of its program, or on data that

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def make_evaluation(
     driver: Driver, *, on_device: Callable[[Driver, AlgorithmConfig], Evaluation] = DeviceEvaluation
 ) -> Evaluation:
-    """Creates the evaluation of a driver's modules, chosen by the environment in the evaluation config.
+    """Creates the `Evaluation` of a driver's modules. The environment in the evaluation config decides the class: a JAX
+    environment, a host environment or none.
 
     Args:
         driver: Driver with spaces and learners.

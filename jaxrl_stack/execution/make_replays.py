@@ -138,7 +138,8 @@ class _ReplayMaker(abc.ABC):
 
     @abc.abstractmethod
     def _mixture(self, replay: Replay, source: Replay, num_sampled: int) -> Mixture:
-        """Combines a replay buffer of sampled steps and one of recorded steps.
+        """Returns a `Mixture`, which draws train batches from two replay buffers: one of sampled steps and one of
+        recorded steps.
 
         Args:
             replay, source: Replays of sampled and of recorded steps.

@@ -31,7 +31,9 @@ class Layout(NamedTuple):
 
     @property
     def block_size(self) -> int:
-        """Number of slots of a block: V members on each of D devices."""
+        """Number of slots (positions of members) in a block, the group of members that one program call trains: V slots
+        on each of D devices.
+        """
         return self.at_once * len(self.devices)
 
     def place(self, slot: int) -> tuple[int, int, int]:
@@ -43,9 +45,9 @@ class Layout(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Plan of one exchange of members between D devices (`jax.lax.all_to_all`). Each member is a row of a block's
-    arrays. The plan contains the indices of the rows that each device sends, and of the rows that each device
-    overwrites with received members.
+    """Plan of one exchange of population members between D devices (`jax.lax.all_to_all`): the rows that each device
+    sends, and the rows that each device overwrites with received members. A row is one member in the arrays of a block,
+    and a block is a group of members that one program call trains.
 
     Attributes:
         taken: Block -> int32 ``[D, R]``: row of the block to read into each of R rows of the exchange; V, the number of
@@ -102,8 +104,9 @@ class MemberMoves:
         num_members = self._layout.at_once
 
         def take(leaves: list[Any], rows: Any, index: Any) -> tuple[Any]:
-            """Copies members, rows `index` of a block's arrays, to the exchange buffer `rows`, which the devices
-            exchange afterwards. For an index equal to V, the number of a device's rows in a block, copies nothing.
+            """Copies members from the arrays of a block (members that one program call trains) into the exchange buffer
+            `rows`, before the exchange between devices. `index` contains the source row in the block's arrays for each
+            row of `rows`. A row with the source V, the number of a device's rows in a block, does not change.
             """
             new = packing.pack([_bits(x).at[index].get(mode="clip") for x in leaves])[:2]
             is_taken = index < num_members
@@ -115,9 +118,10 @@ class MemberMoves:
         slots, is_stream = self._slots, self._is_stream
 
         def put(leaves: list[Any], rows: Any, index: Any, index_of_streams: Any) -> tuple[Any]:
-            """Copies members from the exchange buffer `rows`, which the devices have exchanged, to rows `index` of a
-            block's arrays, and the members' random streams to rows `index_of_streams`. For an index equal to V, the
-            number of a device's rows in a block, copies nothing.
+            """Writes members from the exchange buffer `rows`, after the exchange between devices, into the arrays of a
+            block (members that one program call trains). `index` contains the target row in the block's arrays for each
+            row of `rows`, and `index_of_streams` the target row for the member's random streams. A row with the target
+            V, the number of a device's rows in a block, is not written.
             """
 
             def written(leaf: Any, slot: packing.Slot, into: Any) -> Any:
@@ -164,8 +168,9 @@ class MemberMoves:
                 blocks[i] = jax.tree.unflatten(treedef, leaves)
 
     def _rows(self, blocks: Sequence[Any], one: Round) -> Any:
-        """Packs the arrays of the members that one exchange copies (see `packing.pack`), exchanges these arrays between
-        the devices, and returns the received arrays.
+        """Makes the exchange `one`, which moves population members between devices: packs the arrays of these members
+        (see `packing.pack`), sends them to the other devices, and returns the received arrays. With one device, returns
+        the packed arrays.
         """
         list_of = list(self._layout.devices)
         rows = jax.tree.map(lambda x: np.zeros((self._num_devices, *x.shape), x.dtype), self._empty)

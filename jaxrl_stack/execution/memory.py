@@ -45,7 +45,8 @@ LEAST_PER_STEP = {
 
 
 def sampled_memory(facts: Facts, plan: Plan) -> MemoryEstimate:
-    """Estimates the memory of the largest rollout that one EnvRunner samples under a training step's plan.
+    """Estimates the memory of the largest rollout that one EnvRunner samples in a training step. `plan` contains the
+    rollouts' numbers of steps and array layouts.
 
     On the device, all environments sample all shares together, with single frames if the step supports these. A runner
     on the host records whole observations, and sends each share separately.
@@ -155,9 +156,9 @@ def least_memory(config: AlgorithmConfig) -> MemoryEstimate:
 
 
 def require_host_memory(config: AlgorithmConfig, estimate: MemoryEstimate, num_actors: Any, remedy: str = "") -> None:
-    """Raises ValueError if the estimated memory, such as of a train batch, exceeds the free memory of this machine. The
-    memory of actors is compared with the installed memory instead, and only if the cluster has no other machine and
-    cannot grow.
+    """Raises ValueError if `estimate`, for example the estimated memory of a train batch, exceeds the free memory of
+    this machine. If actors need the memory, compares `estimate` with the installed memory instead, and only if the
+    cluster has no other machine and cannot grow.
 
     Args:
         config: The algorithm's config.
@@ -199,9 +200,9 @@ def require_counts_on_host(config: AlgorithmConfig) -> None:
 
 
 def _makes_env_objects(config: AlgorithmConfig) -> bool:
-    """Whether training creates a separate Python object for each environment, decided before any environment is
-    created. False if a user's registered function creates the environments, because only a call of that function would
-    show their kind.
+    """Whether training creates a separate Python object for each environment; decided before any environment is
+    created. False if a user's registered function creates the environments: without a call of this function, it is
+    unknown whether one object contains several environments.
     """
     if not config.is_online:
         return False

@@ -85,12 +85,15 @@ class OffPolicyStep(TrainingStep):
         return Plan.of(self, [self._samples])
 
     def _learning_starts(self, config: OffPolicyConfig) -> int:
-        """Number of steps to sample before the first update; on the device, converted to env steps."""
+        """Returns the number of steps to sample before the first update. If the setting counts agent steps and training
+        runs on the device, converts the number to env steps.
+        """
         return -(-config.num_steps_sampled_before_learning_starts // self._counted_per_env_step)
 
     def _make_replays(self, facts: Facts) -> None:
-        """Creates the modules' replay buffers (`replays`), and sets the attributes with the sizes and memory of the
-        buffers and of drawn batches. Uses the attribute `num_updates`, which must be set before.
+        """Creates the modules' replay buffers (`replays`), and sets this training step's attributes that describe the
+        buffers and the drawn batches, such as `rows_per_update` and `kept_memory`. The attribute `num_updates` must be
+        set before.
         """
         config, modules = self.config, facts.acting_modules
         self._restores_environments = facts.restores_environments
@@ -190,8 +193,8 @@ class OffPolicyStep(TrainingStep):
     def _written_back(
         self, place: Place, kept: dict[str, Any], drawn: Mapping[str, Drawn], logged: Mapping[Any, Any]
     ) -> dict[str, Any]:
-        """Writes the values that an update logged for the drawn items, such as TD errors as new priorities, into the
-        replay buffers.
+        """Writes values that an update logged for the drawn items back to the replay buffers: for example, TD errors
+        become the items' new priorities. Returns the new states of the replay buffers.
         """
         trained = [mid for mid in drawn if mid in self._trained]
         for name, replay in self.replays.items():
@@ -239,8 +242,8 @@ class OffPolicyStep(TrainingStep):
         return part
 
     def _part(self, name: str) -> KeptPart:
-        """Returns a `KeptPart` that reads and replaces the state of the replay buffer `name`. This state is one entry
-        of the step's kept data, the dict ``{name: state}`` of all replay buffers.
+        """Returns a `KeptPart`, which reads and replaces the state of the replay buffer `name`. This state is one entry
+        of the data that the training step stores between calls, the dict ``{name: state}`` of all replay buffers.
         """
         return KeptPart(self.kept, lambda kept: kept[name], lambda kept, own: {**kept, name: own})
 
