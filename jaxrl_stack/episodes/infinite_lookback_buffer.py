@@ -152,7 +152,8 @@ class InfiniteLookbackBuffer:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Returns one item, or k items: as a list before `finalize()`, as arrays ``[k, ...]`` after it.
+        """Returns one item if `indices` is an int, else k items: as a list before `finalize()`, as arrays ``[k, ...]``
+        after it.
 
         Args:
             indices: an int for one item; a slice or a list of ints for several; None for all own items.
@@ -278,8 +279,8 @@ class InfiniteLookbackBuffer:
         return (self._get_item(position) for position in range(self.lookback, self.len_incl_lookback()))
 
     def __add__(self, other: Any) -> InfiniteLookbackBuffer:
-        """Returns a new buffer: with the items of a list or another buffer at the end, or with a number added to every
-        item.
+        """Returns a new buffer. If `other` is a number, this number is added to every item. If `other` is a list or a
+        buffer, its items are appended, without the lookback of `other`.
         """
         if isinstance(other, numbers.Number):
             added = tree_map(lambda leaf: leaf + other, self.data)

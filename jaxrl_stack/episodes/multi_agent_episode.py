@@ -22,7 +22,8 @@ DEFAULT_MODULE_ID = "default_policy"
 
 @dataclasses.dataclass(slots=True)
 class HangingStep:
-    """Incomplete step of an agent: has an action and the sum of rewards since then, but no next observation or end yet.
+    """Incomplete step of an agent: the action, its model outputs, and the sum of the rewards since the action. The
+    agent has no next observation yet, and has not ended.
 
     Attributes:
         action: The action.
@@ -197,7 +198,7 @@ class MultiAgentEpisode:
 
     @property
     def agent_ids(self) -> set[Any]:
-        """Ids of the agents with an episode in this chunk."""
+        """Ids of the agents whose `SingleAgentEpisode` belongs to this chunk."""
         return set(self.agent_episodes)
 
     @property
@@ -260,7 +261,7 @@ class MultiAgentEpisode:
         truncateds: Flags | None = None,
         extra_model_outputs: Mapping[Any, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Adds one environment step.
+        """Adds one environment step: the agents' actions, and the results of these actions.
 
         Args:
             observations: Observations after the step, by agent: these agents act next.
@@ -501,9 +502,9 @@ class MultiAgentEpisode:
         fill: float | None = None,
         return_list: bool = False,
     ) -> Any:
-        """Returns rewards by agent. With ``env_steps=True``, the index of a reward is the index of the agent's action
-        in `get_actions`. For an incomplete step (an action without a next observation yet), the reward is the sum of
-        the agent's rewards since the action. Arguments as in `get_observations`.
+        """Returns rewards by agent. With ``env_steps=True``, the index of a reward is the env step of the observation
+        for which the rewarded action was chosen. For an incomplete step (an action without a next observation yet),
+        the reward is the sum of the agent's rewards since the action. Arguments as in `get_observations`.
         """
         how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill}
         return self._get("rewards", indices, agent_ids, env_steps, return_list, how)
@@ -520,8 +521,8 @@ class MultiAgentEpisode:
         return_list: bool = False,
     ) -> Any:
         """Returns extra model outputs by agent, including the outputs of incomplete steps, which have no next
-        observation yet. With ``env_steps=True``, the index of an output is the index of the agent's action in
-        `get_actions`.
+        observation yet. With ``env_steps=True``, the index of an output is the env step of the observation for which
+        the action was chosen.
 
         Args:
             key: Name of the column; agents without it are missing. None: all columns, in a dict for each agent.
@@ -610,8 +611,8 @@ class MultiAgentEpisode:
         return [*self.agent_episodes[agent].extra_model_outputs, *(hanging.extra_model_outputs if hanging else ())]
 
     def _column(self, agent: Hashable, name: str, is_output: bool) -> InfiniteLookbackBuffer | None:
-        """Returns one column (such as actions) of an agent's episode, including the item of its incomplete step; None
-        if the agent does not have this model output.
+        """Returns one column of an agent's episode, such as "actions", including the item of the agent's incomplete
+        step. If `is_output`, `name` is a model output; returns None if the agent does not have this output.
         """
         episode, hanging = self.agent_episodes[agent], self.hanging.get(agent)
         if not is_output:
@@ -667,10 +668,10 @@ class MultiAgentEpisode:
         return moments.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=-1 if fills else None)
 
     def _row(self, agent: Hashable, column: InfiniteLookbackBuffer, moment: int, fill: Any) -> int | None:
-        """Returns the index in `column` (a column of the agent, such as its actions) of the agent's item for one env
-        step; indices of lookback items are negative. The argument `moment` is the position of the env step in
-        `env_t_to_agent_t`, or -1 for an env step out of range. If the agent has no item at this env step, returns None
-        if `fill` is None, else the column's length: an index out of range, for which `column.get` returns `fill`.
+        """Returns the index of the agent's item for one env step in `column`, such as the agent's actions; negative
+        for lookback items. `moment` is the position of the env step in `env_t_to_agent_t`, or -1 if the env step is out
+        of range. If the agent has no item for this env step, returns None if `fill` is None, else the column's length,
+        so that `column.get` returns `fill`.
         """
         agent_t = self.env_t_to_agent_t[agent].data[moment] if moment >= 0 else SKIPPED
         row = None if agent_t == SKIPPED else agent_t - self.agent_episodes[agent].t_started
@@ -688,7 +689,7 @@ class MultiAgentEpisode:
     def set_observations(
         self, *, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrites observations in place.
+        """Overwrites the observations of the agents in `new_data` at the indices `at_indices`, in place.
 
         Args:
             new_data: By agent: one item for an int index, else one item per index.
@@ -706,22 +707,26 @@ class MultiAgentEpisode:
     def set_actions(
         self, *, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrites actions of completed steps in place; see `set_observations`."""
+        """Overwrites actions of completed steps at the indices `at_indices`, in place. Arguments and errors as in
+        `set_observations`.
+        """
         for episode, data in self._addressed(new_data):
             episode.set_actions(new_data=data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
     def set_rewards(
         self, *, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrites rewards of completed steps in place; see `set_observations`."""
+        """Overwrites rewards of completed steps at the indices `at_indices`, in place. Arguments and errors as in
+        `set_observations`.
+        """
         for episode, data in self._addressed(new_data):
             episode.set_rewards(new_data=data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
     def set_extra_model_outputs(
         self, *, key: str, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrites model outputs of completed steps in place, or adds a column for a new output; see
-        `set_observations`.
+        """Overwrites the extra model output `key` of completed steps in place, or adds it as a new column. Arguments
+        and errors for each agent as in `SingleAgentEpisode.set_extra_model_outputs`.
         """
         for episode, data in self._addressed(new_data):
             episode.set_extra_model_outputs(
@@ -915,10 +920,11 @@ class MultiAgentEpisode:
     # -------------------------------------------------------------------------------------------------------- state
 
     def validate(self) -> None:
-        """Checks that the agents' episodes fit the maps from env steps to agent steps.
+        """Checks each agent's episode and its map from env steps to agent steps (`env_t_to_agent_t`). The map must have
+        the length and lookback of this episode, and its agent steps must end with the agent's newest step.
 
         Raises:
-            ValueError: If they do not; names the agent and the inconsistent values.
+            ValueError: If a check fails; names the episode or agent, and the inconsistent values.
         """
         moments = len(self) + 1
         for agent, episode in self.agent_episodes.items():
@@ -939,8 +945,8 @@ class MultiAgentEpisode:
                 )
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the episode as a dict of plain data. Exceptions: `agent_to_module_mapping_fn`, `custom_data`, infos,
-        and the ids of episodes, agents and modules are returned without conversion.
+        """Returns the episode as a dict of plain data. Some values are returned without conversion:
+        `agent_to_module_mapping_fn`, `custom_data`, infos, and the ids of episodes, agents and modules.
 
         Raises:
             TypeError: For a space that cannot be described as plain data.
@@ -990,7 +996,9 @@ class MultiAgentEpisode:
 
 
 def episodes_of_agents(episodes: Iterable[SingleAgentEpisode | MultiAgentEpisode]) -> list[SingleAgentEpisode]:
-    """Replaces each multi-agent episode by the episodes of its agents."""
+    """Returns a list of single-agent episodes, in which each multi-agent episode is replaced by the episodes of its
+    agents.
+    """
     found: list[SingleAgentEpisode] = []
     for episode in episodes:
         found += episode.agent_episodes.values() if isinstance(episode, MultiAgentEpisode) else [episode]

@@ -1,4 +1,6 @@
-"""Maps from env steps to agent steps in multi-agent episodes, where agents may wait during env steps."""
+"""Mapping of env steps to agent steps in multi-agent episodes. The two differ, because an agent may have no observation
+at some env steps.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Segments of episodes in time-major arrays ``[T, B]``: successive steps of one episode, at one index of axis B."""
+"""Segments of episodes in time-major arrays ``[T, B]``. A segment contains successive steps of one episode, all at the
+same index of axis B.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import numpy as np
 
 
 class Segment(NamedTuple):
-    """Successive steps of one episode in a time-major block ``[T, B]``, at one index of axis B.
+    """Successive steps of one episode in a time-major block ``[T, B]``, all at the same index of axis B.
 
     Attributes:
         env: Index on axis B: an environment. If S agents share a module, axis B has ``S * E`` entries for E

@@ -248,7 +248,7 @@ class SingleAgentEpisode:
         truncated: bool | np.bool_ = False,
         extra_model_outputs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Adds one environment step.
+        """Adds one environment step: the agent's action, and the results of this action.
 
         Args:
             observation: the observation after the step.
@@ -296,7 +296,8 @@ class SingleAgentEpisode:
         self._last_step_time = now
 
     def validate(self) -> None:
-        """Checks that the episode's columns (observations, actions, rewards, ...) have lengths that fit each other.
+        """Checks the lengths of the episode's columns: n rewards need n actions, n items of each model output, and
+        n + 1 observations and infos.
 
         Raises:
             ValueError: if an episode with n rewards does not have n actions and extra model outputs and n + 1
@@ -354,7 +355,8 @@ class SingleAgentEpisode:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Returns one observation, or k observations: as a list, or as arrays ``[k, ...]`` in a numpy'ized episode.
+        """Returns one observation if `indices` is an int, else k observations: as a list, or as arrays ``[k, ...]`` in
+        a numpy'ized episode.
 
         Args:
             indices: an int, a slice, a list of ints, or None for all own items. `0` is the first own item,
@@ -417,7 +419,7 @@ class SingleAgentEpisode:
     def set_observations(
         self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrites observations in place.
+        """Overwrites the observations at the indices `at_indices` with `new_data`, in place.
 
         Args:
             new_data: one item for an int index, else one item per index: a list of items or a structure of arrays
@@ -434,11 +436,15 @@ class SingleAgentEpisode:
         self.observations.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
     def set_actions(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Overwrites actions in place; arguments and errors as in `set_observations`."""
+        """Overwrites the actions at the indices `at_indices` with `new_data`, in place. Arguments and errors as in
+        `set_observations`.
+        """
         self.actions.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
     def set_rewards(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Overwrites rewards in place; arguments and errors as in `set_observations`."""
+        """Overwrites the rewards at the indices `at_indices` with `new_data`, in place. Arguments and errors as in
+        `set_observations`.
+        """
         self.rewards.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
     def set_extra_model_outputs(
@@ -701,7 +707,7 @@ class SingleAgentEpisode:
         return {name: getattr(self, name) for name in IDENTITY}
 
     def _array_columns(self) -> list[InfiniteLookbackBuffer]:
-        """Returns all columns except infos, which cannot be arrays."""
+        """Returns a list of the buffers of all columns except infos, because infos cannot be arrays."""
         return [self.observations, self.actions, self.rewards, *self.extra_model_outputs.values()]
 
     def _output_columns(self, outputs: Mapping[str, Any]) -> dict[str, InfiniteLookbackBuffer]:

@@ -48,15 +48,16 @@ class _PettingZoo(MultiAgentEnv):
 
     @staticmethod
     def _with_all(terminateds: dict[Any, Any], truncateds: dict[Any, Any], is_over: bool) -> tuple[Any, Any]:
-        """Adds the flag "__all__". When the episode is over, the flag is set in `terminateds` if all agents terminated
-        in the last step, else in `truncateds`.
+        """Returns copies of `terminateds` and `truncateds` with a value for "__all__". If `is_over`, the value is True
+        in one of the copies: in `terminateds` if all its flags are True, else in `truncateds`. Otherwise, both values
+        are False.
         """
         terminated = is_over and all(map(bool, terminateds.values()))
         return {**terminateds, ALL: terminated}, {**truncateds, ALL: is_over and not terminated}
 
 
 class PettingZooEnv(_PettingZoo):
-    """Environment in which agents act one after the other: PettingZoo's `AECEnv`.
+    """Wrapper that makes a PettingZoo `AECEnv` a `MultiAgentEnv`: agents act one after the other.
 
     The agent whose turn it is observes, and gets the sum of its rewards since its last turn. Agents that have ended get
     their last observation and reward in the step in which their turn would come.
@@ -98,7 +99,7 @@ class PettingZooEnv(_PettingZoo):
 
 
 class ParallelPettingZooEnv(_PettingZoo):
-    """Environment in which all agents act at once: PettingZoo's `ParallelEnv`.
+    """Wrapper that makes a PettingZoo `ParallelEnv` a `MultiAgentEnv`: all agents act at once.
 
     Args:
         env: The environment, such as ``pettingzoo.classic.rps_v2.parallel_env()``.

@@ -187,7 +187,7 @@ class _PartlyShown(AutoResetJaxEnv):
 
 
 class StatelessCartPole(_PartlyShown):
-    """CartPole with observations ``[position, angle]``, without both velocities; at most 500 steps.
+    """CartPole with observations ``[position, angle]``, without both velocities; episodes have at most 500 steps.
 
     The best of 2048 policies that push right with probability ``sigmoid(a * position + b * angle)`` lasts 56 steps in
     the mean. With the velocities, which two observations in a row tell, the sign of a weighted sum lasts 500.
@@ -200,7 +200,7 @@ class StatelessCartPole(_PartlyShown):
 
 
 class StatelessPendulum(_PartlyShown):
-    """Pendulum with observations ``[cos(angle), sin(angle)]``, without the velocity; 200 steps.
+    """Pendulum with observations ``[cos(angle), sin(angle)]``, without the velocity; episodes have 200 steps.
 
     A torque that depends on the angle alone damps nothing: the pendulum comes to rest nowhere. The best of 4096 such
     policies returns -1050 in the mean; with the velocity out of the last two observations, swinging up by its energy

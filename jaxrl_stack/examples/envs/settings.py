@@ -1,4 +1,4 @@
-"""Base class of JAX environments with named settings."""
+"""Base class of JAX environments whose settings have names and default values."""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ class AddObservationsOfAllAgents(MultiAgentObservationPreprocessor):
         return gym.spaces.Dict(spaces)
 
     def preprocess(self, observations: Any, episode: Any) -> Any:
-        """Returns each agent's observation together with the observations of all agents; see the class."""
+        """Returns ``{"own": ..., "all_agents": ...}`` for each agent: the agent's observation followed by its one-hot
+        id, and the observations of all agents in one vector, with zeros for agents without an observation.
+        """
         spaces: Any = self.input_observation_space
         # On the device in a compiled program, where everybody observes.
         xp: Any = jnp if any(isinstance(one, jax.Array) for one in observations.values()) else np

@@ -1,4 +1,4 @@
-"""Environment in which the agent repeats a nested observation."""
+"""Environment in which the right action equals the newest observation, which has a nested space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments with random observations and rewards, drawn from spaces."""
+"""Environments that draw observations and rewards at random from given spaces."""
 
 from __future__ import annotations
 

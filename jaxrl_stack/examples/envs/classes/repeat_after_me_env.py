@@ -1,4 +1,4 @@
-"""Environment in which the agent repeats an observation from some steps ago."""
+"""Environment in which the right action equals the observation of a given number of steps ago."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environment in which the agent repeats its first observation."""
+"""Environment in which the right action equals the first observation of the episode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environment that fails in its second episode."""
+"""Environment that raises an exception in its second episode."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ class IntrinsicCuriosityModelConnector(AddIntrinsicRewards):
 
 
 def add_intrinsic_curiosity_connectors(learner: Learner) -> None:
-    """Adds the connectors of intrinsic curiosity to a learner's pipeline: next observations, and intrinsic rewards.
+    """Adds two connectors to a learner's pipeline. One adds next observations to the train batch, the other adds
+    intrinsic rewards to the policy's rewards.
 
     Args:
         learner: Its pipeline is changed, unless the config leaves out default connectors. Its config has

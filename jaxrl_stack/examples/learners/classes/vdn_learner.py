@@ -57,5 +57,5 @@ class IndependentQLearner(Learner):
 
 
 def _best(module: Any, columns: dict[str, Any]) -> jax.Array:
-    """Returns the largest Q-value of each next observation, ``[N]``."""
+    """Returns the largest Q-value of each of the N next observations, float32 ``[N]``."""
     return jnp.max(module.q_values(columns[Columns.NEXT_OBS]), axis=-1)

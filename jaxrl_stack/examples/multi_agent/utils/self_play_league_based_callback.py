@@ -1,4 +1,6 @@
-"""League of RLlib's example: main policies, exploiters against main policies, and exploiters against all policies."""
+"""Callback of RLlib's league-based self-play example. The league has main policies, exploiters against main policies,
+and exploiters against all policies.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +129,9 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
         algorithm.set_weights(dict.fromkeys(("main_0", *_STARTED_LATER), main))
 
     def _add_copy(self, algorithm: Algorithm, policy: str) -> None:
-        """Adds a copy of a policy to the league, either trained further or frozen."""
+        """Adds a copy of a policy to the league. A copy of a main policy is frozen. A copy of an exploiter is trained
+        with probability `_KEEPS_TRAINING`, else frozen.
+        """
         if policy in self.main_policies:
             group, name = self.main_policies, f"main_{len(self.main_policies) - 1}"
         else:
@@ -139,7 +143,9 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
         add_copy(algorithm, name, policy, self._mapping(), sorted(self.trainable_policies))
 
     def _mapping(self) -> functools.partial[str]:
-        """Returns the policy mapping function: `league_seat` with the league's current groups of policies."""
+        """Returns the policy mapping function of the current league: `league_seat` with its keyword arguments, the ids
+        of the policies in each group.
+        """
         groups = {
             "main_policies": tuple(sorted(self.main_policies)),
             "main_exploiters": tuple(sorted(self.main_exploiters)),

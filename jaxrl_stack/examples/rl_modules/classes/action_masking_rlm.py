@@ -1,4 +1,4 @@
-"""PPO's default networks with action masks, under the names of RLlib's example."""
+"""PPO's default networks with action masks, with the class name of RLlib's example."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ class CentralCriticRLModule(RLModule, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: self.policy(batch[Columns.OBS][OWN])}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> jax.Array:
-        """Computes values from the observations of all agents, float32 ``[N]``; if agents share an observation, the
-        critic runs once for all.
+        """Computes the values of N observations of agents, float32 ``[N]``, from the observations of all agents. If
+        several agents share one ALL_AGENTS observation, the critic runs once and the value is repeated for them.
         """
         obs = batch[Columns.OBS]
         values = self.critic(obs[ALL_AGENTS])[..., 0]

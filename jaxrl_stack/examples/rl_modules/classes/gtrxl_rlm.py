@@ -165,8 +165,8 @@ class RelativeAttention(nnx.Module):
         self.distance_bias = nnx.Param(jnp.zeros((num_heads, width // num_heads), jnp.float32))
 
     def __call__(self, context: jax.Array, visible: jax.Array) -> jax.Array:
-        """Computes the attention outputs of T steps. Each step attends to the visible entries among M memory entries
-        and the T steps.
+        """Computes the attention outputs of T steps. Each step attends to the entries of `context` (M memory entries,
+        then the T steps) for which `visible` is True.
 
         Args:
             context: Float ``[B, M + T, width]``: the memory entries, then the steps.

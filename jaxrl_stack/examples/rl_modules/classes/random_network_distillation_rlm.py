@@ -20,7 +20,7 @@ from jaxrl_stack.core.rl_module.target_networks import make_target_network
 
 class RandomNetworkDistillation(RLModule, SelfSupervisedLossAPI):
     """Random network distillation (Burda et al., 2018, arXiv:1810.12894): intrinsic rewards from prediction errors, for
-    learners only.
+    module specs with ``learner_only=True``.
 
     The intrinsic reward of a step is the mean squared difference between two networks' outputs for the observation
     after it; its mean is the loss. One network keeps its first, random weights; the other one is trained.
@@ -46,7 +46,9 @@ class RandomNetworkDistillation(RLModule, SelfSupervisedLossAPI):
         return config.build(rngs=self.rngs)
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes INTRINSIC_REWARDS, the prediction errors, from NEXT_OBS."""
+        """Computes INTRINSIC_REWARDS, one reward for each observation in NEXT_OBS: the mean squared difference between
+        the outputs of the trained network and of the random network.
+        """
         next_obs = batch[Columns.NEXT_OBS]
         error = self.predictor(next_obs) - self.target(next_obs)
         return {Columns.INTRINSIC_REWARDS: jnp.mean(jnp.square(error), axis=-1)}

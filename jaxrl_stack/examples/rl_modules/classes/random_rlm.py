@@ -52,5 +52,5 @@ class StatefulRandomRLModule(RandomRLModule):
 
 
 def _lead(module: RLModule, batch: dict[str, Any]) -> tuple[int, ...]:
-    """Returns the batch shape of N observations, ``(N,)``; if the module has a recurrent state, ``(N, T)``."""
+    """Returns the batch shape of OBS: ``(N,)``, or ``(N, T)`` for T steps if the module has a recurrent state."""
     return jax.tree.leaves(batch[Columns.OBS])[0].shape[: 2 if module.is_stateful() else 1]

@@ -31,8 +31,8 @@ class AlwaysSameHeuristicRLM(RandomRLModule):
 
 
 class BeatLastHeuristicRLM(RandomRLModule):
-    """Plays the move that beats the opponent's last move. Each observation is this last move: OBS are numbers ``[N]``,
-    or one-hot ``[N, 3]``.
+    """Plays the move that beats the opponent's last move. Each of the N observations is this last move: OBS contains
+    move numbers ``[N]`` in {0, 1, 2}, or one-hot vectors ``[N, 3]``.
     """
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
