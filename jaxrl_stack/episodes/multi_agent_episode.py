@@ -170,7 +170,7 @@ class MultiAgentEpisode:
 
     def _begin_own_steps(self, len_lookback_buffer: int | Literal["auto"], agent_t_started: Mapping[Any, int]) -> None:
         """Converts the first env steps of the constructor's data to lookback steps: at most `len_lookback_buffer`
-        steps, or all if it is "auto".
+        steps, or all steps if `len_lookback_buffer` is "auto".
         """
         lookback = len(self)
         if len_lookback_buffer != "auto":
@@ -573,11 +573,11 @@ class MultiAgentEpisode:
         return self._duration_s
 
     def env_steps(self) -> int:
-        """Returns the number of env steps in this chunk."""
+        """Returns the number of env steps in this chunk, without the lookback."""
         return len(self)
 
     def agent_steps(self) -> int:
-        """Returns the number of complete agent steps in this chunk, summed over agents."""
+        """Returns the number of complete agent steps in this chunk, summed over agents, without the lookback."""
         return sum(len(episode) for episode in self.agent_episodes.values())
 
     def get_sample_batch(self) -> dict[Any, dict[str, Any]]:
@@ -895,8 +895,8 @@ class MultiAgentEpisode:
         return chunk
 
     def _add_part(self, chunk: MultiAgentEpisode, agent: Hashable, start: int, stop: int) -> None:
-        """Copies the steps of one agent to a new chunk. If the agent's last step has no next observation in the chunk,
-        it becomes an incomplete step there.
+        """Copies the steps of one agent in the env steps ``[start, stop)`` to a new chunk. If a step begins in this
+        range but has no next observation in the chunk, it becomes an incomplete step of the chunk.
         """
         episode, times = self.agent_episodes[agent], self.env_t_to_agent_t[agent]
         own = agent_range(times, start, stop, chunk._len_lookback)

@@ -485,7 +485,7 @@ class SingleAgentEpisode:
         self.extra_model_outputs[key] = column
 
     def cut(self, len_lookback_buffer: int = 0) -> SingleAgentEpisode:
-        """Returns the chunk of length 0 that continues this one.
+        """Returns a chunk of length 0 that continues this episode.
 
         It has the same ids, spaces and `custom_data` (a shallow copy), starts at this chunk's `t` with its
         last observation and info, and keeps the last steps as look-back. Its columns are lists, so that steps

@@ -48,7 +48,7 @@ class AddIntrinsicRewards(ConnectorV2):
 
     def init(self, num_envs: int) -> Any:
         """Returns empty statistics of intrinsic rewards: ``{"base": statistics merged over all devices, "delta":
-        statistics of this device since the last merge}``; {} without `normalize`.
+        statistics of this device since the last merge}``; {} if `normalize` is False.
         """
         return {"base": running_statistics.init(()), "delta": running_statistics.init(())} if self.normalize else {}
 

@@ -105,8 +105,8 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
 
     def on_train_result(self, *, algorithm: Algorithm, result: MutableMapping[str, Any], **kwargs: Any) -> None:
         """Extends the league: adds a copy of each trained policy whose win rate in `result` exceeds
-        `win_rate_threshold`. If "main" is the only trained policy and exceeds the threshold, starts to train two
-        exploiters instead. Adds the number of policies to `result`, as "league_size".
+        `win_rate_threshold`. If "main" is the only trained policy and its win rate exceeds the threshold, starts to
+        train two exploiters instead. Adds the number of policies to `result`, as "league_size".
         """
         for key, rate in result["env_runners"].items():
             if key.startswith(_PREFIX):
