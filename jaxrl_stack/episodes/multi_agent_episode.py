@@ -22,8 +22,8 @@ DEFAULT_MODULE_ID = "default_policy"
 
 @dataclasses.dataclass(slots=True)
 class HangingStep:
-    """Incomplete step of an agent: the action, its model outputs, and the sum of the rewards since the action. The
-    agent has no next observation yet, and has not ended.
+    """Incomplete step of an agent: the action, the module's outputs for the action, and the sum of the rewards since
+    the action. The agent has no next observation yet, and has not ended.
 
     Attributes:
         action: The action.
@@ -668,10 +668,10 @@ class MultiAgentEpisode:
         return moments.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=-1 if fills else None)
 
     def _row(self, agent: Hashable, column: InfiniteLookbackBuffer, moment: int, fill: Any) -> int | None:
-        """Returns the index of the agent's item for one env step in `column`, such as the agent's actions; negative
-        for lookback items. `moment` is the position of the env step in `env_t_to_agent_t`, or -1 if the env step is out
-        of range. If the agent has no item for this env step, returns None if `fill` is None, else the column's length,
-        so that `column.get` returns `fill`.
+        """Returns the index in `column` (for example, the agent's actions) of the agent's item for one env step.
+        Indices of lookback items are negative. `moment` is the position of the env step in `env_t_to_agent_t`, or -1 if
+        the env step is out of range. If the agent has no item for this env step, returns None if `fill` is None, else
+        the column's length, an index out of range for which `column.get` returns `fill`.
         """
         agent_t = self.env_t_to_agent_t[agent].data[moment] if moment >= 0 else SKIPPED
         row = None if agent_t == SKIPPED else agent_t - self.agent_episodes[agent].t_started
@@ -725,8 +725,9 @@ class MultiAgentEpisode:
     def set_extra_model_outputs(
         self, *, key: str, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrites the extra model output `key` of completed steps in place, or adds it as a new column. Arguments
-        and errors for each agent as in `SingleAgentEpisode.set_extra_model_outputs`.
+        """Overwrites the extra model output `key` of completed steps in place, or adds it as a new column. `new_data`
+        contains the data by agent. For each agent, the arguments and errors are as in
+        `SingleAgentEpisode.set_extra_model_outputs`; also raises KeyError if an agent does not exist.
         """
         for episode, data in self._addressed(new_data):
             episode.set_extra_model_outputs(
@@ -895,8 +896,8 @@ class MultiAgentEpisode:
         return chunk
 
     def _add_part(self, chunk: MultiAgentEpisode, agent: Hashable, start: int, stop: int) -> None:
-        """Copies the steps of one agent in the env steps ``[start, stop)`` to a new chunk. If a step begins in this
-        range but has no next observation in the chunk, it becomes an incomplete step of the chunk.
+        """Copies the steps of one agent in the env steps ``[start, stop)`` to a new chunk. If the agent's last step has
+        no next observation in the chunk, it becomes an incomplete step of the chunk, even if it began before `start`.
         """
         episode, times = self.agent_episodes[agent], self.env_t_to_agent_t[agent]
         own = agent_range(times, start, stop, chunk._len_lookback)
@@ -920,8 +921,9 @@ class MultiAgentEpisode:
     # -------------------------------------------------------------------------------------------------------- state
 
     def validate(self) -> None:
-        """Checks each agent's episode and its map from env steps to agent steps (`env_t_to_agent_t`). The map must have
-        the length and lookback of this episode, and its agent steps must end with the agent's newest step.
+        """Checks each agent's episode, and the agent's map from env steps to agent steps (`env_t_to_agent_t`). The map
+        must have one item more than this chunk has env steps, and the same lookback. The agent steps in the map must be
+        consecutive, and end with the agent's number of completed steps.
 
         Raises:
             ValueError: If a check fails; names the episode or agent, and the inconsistent values.

@@ -1,5 +1,5 @@
-"""Mapping of env steps to agent steps in multi-agent episodes. The two differ, because an agent may have no observation
-at some env steps.
+"""Mapping of env steps to agent steps in multi-agent episodes. The numbers of both steps differ, because an agent may
+have no observation at some env steps.
 """
 
 from __future__ import annotations

@@ -312,9 +312,9 @@ class DeviceProgram(Place):
         return self.num_training_steps * self.plan.num_env_steps // (self.num_envs * self.num_devices)
 
     def ended(self, sampler: Sampler) -> tuple[Any, Any]:
-        """Adds the episodes that ended in a call of the program to the runner's episode statistics (`EpisodeWindow`).
-        Returns ``(runner state, columns)`` at the end of the call: `columns` are the sampled columns for the host, or
-        () if the host needs no columns.
+        """Adds the episodes that ended in a call of the program to the runner's statistics of the last episodes
+        (`EpisodeWindow`). Returns ``(runner state, columns)`` at the end of the call: `columns` are the sampled columns
+        for the host, or () if the host needs no columns.
         """
         if self.rollout is None:
             return sampler.runner, ()

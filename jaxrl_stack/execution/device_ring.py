@@ -95,7 +95,7 @@ class DeviceRing:
         self, function: Callable[..., Any], in_axes: tuple[int, ...] = (0,), donate_argnums: tuple[int, ...] = ()
     ) -> Callable[..., Any]:
         """Returns a function that runs `function` on each of the learner's devices (see `map_over_devices`). `function`
-        must return its result as a tuple with one element, for which ``out_axes=(0,)`` sets the device axis.
+        must return a tuple with one element, because ``out_axes=(0,)`` has one entry.
         """
         learner = self._learner
         return map_over_devices(

@@ -109,8 +109,8 @@ class Facts(abc.ABC):
         all_final_obs: bool = False,
         may_stay_remote: bool = False,
     ) -> SamplePlan:
-        """Computes the number of steps, and the array layout (stacked frames, recurrent chunks) of each module's
-        columns, for one sampling operation (a call of `Place.sample`). Returns both as a `SamplePlan`.
+        """Creates the `SamplePlan` of one sampling operation (a call of `Place.sample`): the number of steps from the
+        arguments, and the array layout (stacked frames, recurrent chunks) of each module's columns.
 
         Args:
             num_steps: ``T``, steps of each environment in a share.
@@ -174,8 +174,8 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """Computes the sizes of an update on sampled steps (a call of `Place.update`), such as the number of epochs and
-        the minibatch size. Returns these sizes together with `samples`, the plan of the sampled steps.
+        """Creates the `SampledUpdate` of one update on sampled steps (a call of `Place.update`): `samples`, the plan of
+        the sampled steps, and the sizes of the update, such as the number of epochs and the minibatch size.
 
         Args:
             samples: Plan of the samples on which the update is made, all shares together.

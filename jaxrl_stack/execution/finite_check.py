@@ -57,7 +57,7 @@ class FiniteCheck:
         """Checks whether losses, gradient norms, returns and observations of one call of the driver's program are
         finite. If not, searches for the first NaN or infinite reward or observation, and raises an error that describes
         it; with ``check_nans=False``, logs a warning instead. If only losses or gradient norms are not finite, and the
-        search finds nothing, always logs a warning and never raises an error.
+        search finds nothing, only logs a warning, for every value of ``check_nans``.
 
         Args:
             iteration: Number of the iteration, for the message.

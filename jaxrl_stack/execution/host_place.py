@@ -212,8 +212,8 @@ class HostPlace(AsynchronousPlace):
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
     ) -> Sampled:
         """Waits until at least one EnvRunner actor has finished a requested rollout, or until the timeout; returns the
-        samples of all finished actors. An EnvRunner in this process samples during this call instead. In both
-        cases, returns no samples if `request` has never been called. See `Place.collect`.
+        samples of all finished actors. An EnvRunner in this process samples during this call instead. In both cases,
+        returns no samples if `request` was not called before, or not since `forget_samples`. See `Place.collect`.
 
         Args:
             state, plan, timeout_seconds: See `Place.collect`.

@@ -188,8 +188,9 @@ class IterationRecord:
         self.num_steps += lengths.shape[1]
 
     def add_ended(self, ended: EndedEpisodes, number: int) -> None:
-        """Appends the last `number` episodes in `ended`, episodes that host EnvRunners have finished, to the list
-        `episodes`. If `ended` contains fewer than `number` episodes, adds the difference to `num_other_episodes`.
+        """Appends the last `number` episodes in `ended` to the list `episodes`; host EnvRunners have finished the
+        episodes in `ended`. If `ended` contains fewer than `number` episodes, adds the difference to
+        `num_other_episodes`.
         """
         known = min(number, len(ended.returns))
         self.num_other_episodes += number - known

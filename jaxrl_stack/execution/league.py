@@ -102,8 +102,8 @@ class League:
 
     def after_training_step(self, iteration: int) -> None:
         """Counts the games of a training step, and adds a snapshot if one is due. If none is due, draws the next
-        opponent of each block (group of environments with one opponent) in which enough games have ended since the
-        block's last draw: at least one per environment on average.
+        opponent of each block (group of environments with one opponent) that has finished enough games since the
+        block's last draw: at least as many games as the block has environments.
 
         Args:
             iteration: Number of the running iteration.
@@ -171,9 +171,9 @@ class League:
         return snapshot_name(number)
 
     def _place(self) -> int:
-        """Returns the index in the device arrays at which the next snapshot is stored. If every index is used, returns
-        the index of the snapshot that the next one overwrites: the oldest or the weakest, as set by
-        `Snapshots.replace`.
+        """Returns the index in the device arrays at which the next snapshot is stored: an unused index. If all
+        indices are used, returns the index of the snapshot that the next one overwrites: the oldest or the weakest, as
+        set by `Snapshots.replace`.
         """
         empty = np.flatnonzero(self._numbers == NO_SNAPSHOT)
         if empty.size:

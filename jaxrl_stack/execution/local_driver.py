@@ -56,8 +56,8 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _free_memory(self) -> int | None:
-        """Returns the free memory in bytes for samples and updates, of this machine (`HostDriver`) or of the learner's
-        devices (`DeviceDriver`); None if unknown.
+        """Returns the bytes that samples and updates can still use: the free memory of this machine (`HostDriver`) or
+        of the learner's devices (`DeviceDriver`). Returns None if the free memory is unknown.
         """
 
     @abc.abstractmethod
@@ -82,14 +82,15 @@ class LocalDriver(Driver):
         return self.step.replay_buffer
 
     def plan_samples(self, num_steps: int, **sizes: Any) -> SamplePlan:
-        """Computes the number of steps, and the array layout of each module's columns, for one sampling operation (a
-        call of `Place.sample`) in a user's training step; see `Facts.plan_samples`.
+        """Creates the `SamplePlan` of one sampling operation (a call of `Place.sample`) in a user's training step: the
+        number of steps, and the array layout of each module's columns; see `Facts.plan_samples`.
         """
         return self.facts.plan_samples(num_steps, **sizes)
 
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """Computes the sizes of an update on sampled steps (a call of `Place.update`) in a user's training step, such
-        as the number of epochs and the minibatch size; see `Facts.plan_update`.
+        """Creates the `SampledUpdate` of one update on sampled steps (a call of `Place.update`) in a user's training
+        step: the plan of these steps, and sizes such as the number of epochs and the minibatch size; see
+        `Facts.plan_update`.
         """
         return self.facts.plan_update(samples, **sizes)
 
@@ -132,8 +133,8 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _own_state(self) -> dict[str, Any]:
-        """Returns the driver's values for checkpoints, ``{name: value}``: counters, unfinished episodes and other
-        values that are not in the states of learners, EnvRunners and other components.
+        """Returns values of the driver that no component of checkpoints saves, ``{name: value}``, such as counters and
+        unfinished episodes. Components are, for example, learners and EnvRunners.
         """
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -161,7 +162,7 @@ class LocalDriver(Driver):
     @abc.abstractmethod
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
         """Restores the EnvRunners from their states in `state` (see `_sampling_state`), and the driver's other values,
-        such as counters, from `own` (see `_own_state`). `state` may lack the states, and `own` may be None.
+        such as counters, from `own` (see `_own_state`). `state` may lack these states, and `own` may be None.
         `HostDriver` also sends the weights to the EnvRunners.
         """
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def make_evaluation(
     driver: Driver, *, on_device: Callable[[Driver, AlgorithmConfig], Evaluation] = DeviceEvaluation
 ) -> Evaluation:
-    """Creates the `Evaluation` of a driver's modules. The environment in the evaluation config decides the class: a JAX
-    environment, a host environment or none.
+    """Creates the `Evaluation` of a driver's modules. The environment in the evaluation config (a JAX
+    environment, a host environment or none) decides the class.
 
     Args:
         driver: Driver with spaces and learners.

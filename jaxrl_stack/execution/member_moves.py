@@ -168,7 +168,7 @@ class MemberMoves:
                 blocks[i] = jax.tree.unflatten(treedef, leaves)
 
     def _rows(self, blocks: Sequence[Any], one: Round) -> Any:
-        """Makes the exchange `one`, which moves population members between devices: packs the arrays of these members
+        """Runs the exchange `one`, which moves population members between devices: packs the arrays of these members
         (see `packing.pack`), sends them to the other devices, and returns the received arrays. With one device, returns
         the packed arrays.
         """

@@ -93,7 +93,7 @@ class OpenSpielEnv(MultiAgentEnv):
             print(self.state)
 
     def _players(self) -> list[int]:
-        """Returns the players that act in the next step; none if the game is over."""
+        """Returns the players that act in the next step; an empty list if the game is over."""
         if self.state.is_terminal():
             return []
         if not self.state.is_simultaneous_node():

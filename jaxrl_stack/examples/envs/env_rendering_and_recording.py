@@ -39,8 +39,8 @@ class EnvRenderCallback(RLlibCallback):
         episode.custom_data.setdefault(_IMAGES, []).append(np.moveaxis(image, -1, 0))
 
     def on_episode_end(self, *, episode: Any, **kwargs: Any) -> None:
-        """Stores the video of the episode if the episode's return is the highest or the lowest one since the last
-        `on_sample_end`.
+        """Stores the video of the episode if the episode's return is the highest or the lowest one since the last call
+        of `on_sample_end`.
         """
         images = episode.custom_data.pop(_IMAGES, None)
         if not images:
@@ -49,7 +49,7 @@ class EnvRenderCallback(RLlibCallback):
         self._videos = ranked if len(ranked) < 2 else [ranked[0], ranked[-1]]
 
     def on_sample_end(self, *, metrics_logger: Any, **kwargs: Any) -> None:
-        """Logs the videos of the best and the worst episode that ended since the last `on_sample_end`."""
+        """Logs the videos of the best and the worst episode that ended since the previous call."""
         if self._videos:
             metrics_logger.log_value("episode_videos_best", self._videos[-1][1], reduce="item_series")
             metrics_logger.log_value("episode_videos_worst", self._videos[0][1], reduce="item_series")

@@ -30,9 +30,9 @@ class AddOtherAgentsRowIndexToXYPos(MultiAgentObservationPreprocessor):
         return gym.spaces.Dict({"agent_0": gym.spaces.Dict(of_first), "agent_1": of_second})
 
     def preprocess(self, observations: Any, episode: Any) -> Any:
-        """Returns the new observation of each agent. For "agent_0": ``{"agent": row * length + column,
-        "other_agent_row": other row}``; for "agent_1": float32 ``[row, column, other row]``. The other row is 2 if the
-        other agent has no observation.
+        """Returns the new observation of each agent. For "agent_0", in a corridor of `length` columns: ``{"agent":
+        row * length + column, "other_agent_row": other row}``. For "agent_1": float32 ``[row, column, other row]``. The
+        other row is the other agent's row, or 2 if the other agent has no observation.
         """
         length = _length(self.input_observation_space)
         rows = {agent: own[0] for agent, own in observations.items()}

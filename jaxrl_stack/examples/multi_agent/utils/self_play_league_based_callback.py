@@ -143,8 +143,8 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
         add_copy(algorithm, name, policy, self._mapping(), sorted(self.trainable_policies))
 
     def _mapping(self) -> functools.partial[str]:
-        """Returns the policy mapping function of the current league: `league_seat` with its keyword arguments, the ids
-        of the policies in each group.
+        """Returns the policy mapping function of the current league: `league_seat`, with the ids of the policies in
+        each group as keyword arguments.
         """
         groups = {
             "main_policies": tuple(sorted(self.main_policies)),

@@ -52,7 +52,8 @@ class CentralCriticRLModule(RLModule, ValueFunctionAPI):
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> jax.Array:
         """Computes the values of N observations of agents, float32 ``[N]``, from the observations of all agents. If
-        several agents share one ALL_AGENTS observation, the critic runs once and the value is repeated for them.
+        several agents share one ALL_AGENTS observation, the critic runs once for this observation, and the value is
+        repeated for these agents.
         """
         obs = batch[Columns.OBS]
         values = self.critic(obs[ALL_AGENTS])[..., 0]

@@ -18,7 +18,8 @@ from jaxrl_stack.utils.spaces import flatdim, flatten_observation
 
 
 class IntrinsicCuriosityModel(RLModule, SelfSupervisedLossAPI):
-    """Intrinsic curiosity module (Pathak et al., 2017, arXiv:1705.05363), for module specs with ``learner_only=True``.
+    """Intrinsic curiosity module (Pathak et al., 2017, arXiv:1705.05363). Only learners use this module: set
+    ``RLModuleSpec(learner_only=True)``.
 
     Three networks: features of an observation; the action between two observations, from the features of both; the
     features of the next observation, from those of the one before it and the action. How wrong the last one is,

@@ -19,8 +19,8 @@ from jaxrl_stack.core.rl_module.target_networks import make_target_network
 
 
 class RandomNetworkDistillation(RLModule, SelfSupervisedLossAPI):
-    """Random network distillation (Burda et al., 2018, arXiv:1810.12894): intrinsic rewards from prediction errors, for
-    module specs with ``learner_only=True``.
+    """Random network distillation (Burda et al., 2018, arXiv:1810.12894): intrinsic rewards from prediction errors.
+    Only learners use this module: set ``RLModuleSpec(learner_only=True)``.
 
     The intrinsic reward of a step is the mean squared difference between two networks' outputs for the observation
     after it; its mean is the loss. One network keeps its first, random weights; the other one is trained.

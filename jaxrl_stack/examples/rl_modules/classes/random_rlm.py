@@ -52,5 +52,7 @@ class StatefulRandomRLModule(RandomRLModule):
 
 
 def _lead(module: RLModule, batch: dict[str, Any]) -> tuple[int, ...]:
-    """Returns the batch shape of OBS: ``(N,)``, or ``(N, T)`` for T steps if the module has a recurrent state."""
+    """Returns the batch shape of OBS: ``(N,)`` for N observations; if the module has a recurrent state, ``(N, T)`` for
+    N sequences of T observations.
+    """
     return jax.tree.leaves(batch[Columns.OBS])[0].shape[: 2 if module.is_stateful() else 1]
