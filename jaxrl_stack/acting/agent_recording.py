@@ -1,10 +1,9 @@
-"""Recording of steps on a host EnvRunner for agents that do not act in every env step: arrays of complete steps by
-module.
+"""Recording of steps on a host EnvRunner for agents that do not act in every env step. The arrays of each module
+contain complete agent steps: the agent's next observation, or the end of the agent's episode, is known.
 
-A step of an agent is complete with the agent's next observation or its end. The policy's results are stored for all
-rows at once. A row is one agent in one environment; for each row, a list holds the acts that began its complete steps.
-After the block, one gather per column puts the complete steps in order. A step that is incomplete at the end of a block
-is the first step of the next block.
+The policy's results are stored for all rows at once. A row is one agent in one environment; for each row, a list holds
+the acts that began its complete steps. After the block, one gather per column puts the complete steps in order. A step
+that is incomplete at the end of a block is the first step of the next block.
 """
 
 from __future__ import annotations
@@ -285,9 +284,9 @@ class AgentRecording:
         return [leaf.reshape(-1, *leaf.shape[2:])[flat] for leaf in self._acts]
 
     def _gathered(self) -> np.ndarray:
-        """Returns the indices of the acts (recorded policy results) with which the complete agent steps began, int64
-        ``[T, R]``. The indices refer to the recorded acts ``[T + 1, R]``, flattened to ``[(T + 1) * R]``. Act 0 of each
-        row comes from the previous block.
+        """Returns the indices of the acts (recorded policy results) with which the complete agent steps of R rows
+        began, int64 ``[T, R]``. A row is one agent in one environment. The indices refer to the recorded acts
+        ``[T + 1, R]``, flattened to ``[(T + 1) * R]``. Act 0 of each row comes from the previous block.
 
         After a row's last complete step its act is repeated. A row without a complete step repeats the last act of the
         row with the most complete steps.
@@ -312,9 +311,10 @@ class AgentRecording:
         return rewards
 
     def times(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns ``(begins, seen)``, int32 ``[T, R]`` each, for the complete agent steps of R rows (one agent in one
-        environment each). `begins` has the vector step in which an agent step began. `seen` has the number of vector
-        steps after which it was complete. Entries after a row's last complete step are 0. See `AgentTimes`.
+        """Returns ``(begins, seen)``, int32 ``[T, R]`` each: the times of the complete agent steps of R rows (one agent
+        in one environment each), counted in vector steps (steps of all environments). `begins` contains the vector step
+        in which each agent step began, and `seen` the number of vector steps after which the agent step was complete.
+        Along axis T, a row has its complete agent steps first, then zeros. See `AgentTimes`.
         """
         assert self._seen is not None
         begins, seen = np.zeros((2, self.num_steps, self.num_rows), np.int32)
@@ -348,8 +348,8 @@ class AgentRecording:
 
     def _problem_with(self, act: int, row: int) -> str:
         """Returns the error text for an invalid observation: its action mask allows no action, or the observation is
-        not finite. `act` is the recording's index of the action that row `row` (one agent in one environment) took on
-        the observation.
+        not finite. `act` is the index, in this recording, of the action that row `row` (one agent in one environment)
+        took on this observation.
         """
         obs = self._obs if self._obs_leaves else self._layout.read(Columns.OBS, self._matrix, self._loose)
         has_mask = isinstance(obs, Mapping) and ACTION_MASK in obs
@@ -438,7 +438,9 @@ class AgentRecordings:
         return {mid: np.array(recording.starts) for mid, recording in self.of_modules.items()}
 
     def times(self) -> AgentTimes | None:
-        """Returns the vector steps in which agent steps began and ended; None if they were not recorded."""
+        """Returns the vector steps (steps of all environments) in which agent steps began and ended, as `AgentTimes`;
+        None if these times were not recorded.
+        """
         if not all(recording.keeps_times for recording in self.of_modules.values()):
             return None
         of_modules = {mid: recording.times() for mid, recording in self.of_modules.items()}
@@ -456,7 +458,7 @@ class AgentRecordings:
         )
 
     def num_agent_steps(self) -> dict[Any, int]:
-        """Returns the number of agent steps that each agent has completed in this recording."""
+        """Returns the number of agent steps that each agent has completed in this recording, ``{agent: number}``."""
         numbers: dict[Any, int] = {}
         for mid, recording in self.of_modules.items():
             of_slots = recording.counts.reshape(-1, self.num_envs).sum(axis=1).tolist()
@@ -465,12 +467,15 @@ class AgentRecordings:
         return numbers
 
     def num_module_steps(self) -> dict[str, int]:
-        """Returns the number of agent steps that the agents of each module have completed in this recording."""
+        """Returns the number of agent steps that the agents of each module have completed in this recording,
+        ``{module_id: number}``.
+        """
         return {mid: int(recording.counts.sum()) for mid, recording in self.of_modules.items()}
 
     def not_usable(self) -> list[NotUsable]:
         """Finds NaN or infinite values and action masks that allow no action in the recorded steps; see
-        `Recording.not_usable`. In the result, `NotUsable.step` counts the steps of one agent, not vector steps.
+        `Recording.not_usable`. In the result, `NotUsable.step` counts the steps of one agent, not vector steps (steps
+        of all environments).
         """
         found = []
         for mid, recording in self.of_modules.items():

@@ -237,7 +237,8 @@ class DeviceRollout:
 
     def with_opponents(self, state: RunnerState) -> Self:
         """Returns a copy of the rollout whose opponents act with the weights of the snapshots (stored copies of a
-        module) in the runner's `state`. Call this method inside the traced function.
+        module) in the runner's `state`. Call this method inside the compiled function, with the traced `state` of that
+        function.
         """
         if self.opponents is None:
             return self
@@ -343,10 +344,10 @@ class DeviceRollout:
         answers: Answers,
         in_frames: Collection[str],
     ) -> tuple[RunnerState, dict[str, Any]]:
-        """Records an env step in which all agents act. Returns the new runner state, whose `env_state` and `obs` are
-        not updated, and the recorded columns by module. For the modules in `in_frames`, which stack frames, recorded
-        observations are reduced to the newest frame, and the column ``RESETS`` is added: a mask of the rows whose step
-        begins an episode.
+        """Records an env step in which all agents act. Returns the new runner state and the recorded columns by module;
+        `env_state` and `obs` of the state are not updated. For the modules in `in_frames`, which stack frames, recorded
+        observations are reduced to the newest frame, and the column ``RESETS`` is added: a mask of the rows (one agent
+        in one environment each) whose step begins an episode.
         """
         final_obs, rewards, terminateds, truncateds, resets, _ = answers
         new_modules, recorded = {}, {}
@@ -416,8 +417,8 @@ class DeviceRollout:
     def _unclaimed(
         self, held: Mapping[str, HeldSteps], acts: Mapping[str, jax.Array], answers: Answers
     ) -> dict[str, jax.Array]:
-        """Finds the rows (one agent in one environment) that received a reward outside of any agent step, ``{module_id:
-        bool [B]}``; see `StepRecord.unclaimed`.
+        """Finds the rows (one agent in one environment each) that received a reward in an env step although they did
+        not act and had no incomplete agent step, ``{module_id: bool [B]}``; see `StepRecord.unclaimed`.
 
         Args:
             held: Incomplete steps that began before this env step.
@@ -555,8 +556,8 @@ class DeviceRollout:
         return {agent: jnp.int32(record.ended.size) for agent in self.agents}
 
     def unclaimed_rewards(self, record: StepRecord) -> dict[Any, jax.Array]:
-        """Returns whether each agent received a reward outside of its agent steps in the recorded env steps,
-        ``{agent: bool}``; {} for a single agent.
+        """Returns, for each agent, whether a reward in the recorded env steps belongs to none of the agent's steps,
+        such as a reward before the agent's first action, ``{agent: bool}``; {} for a single agent.
         """
         if not self.agents:
             return {}

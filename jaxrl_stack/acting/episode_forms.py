@@ -52,7 +52,7 @@ class EpisodeForm(Protocol):
         ...
 
     def restored(self, state: Mapping[str, Any]) -> list[Any]:
-        """Rebuilds unfinished episodes from a result of `stored`.
+        """Rebuilds unfinished episodes from plain data, a result of `stored`.
 
         Args:
             state: Result of `stored`, with the episodes' ``"lengths"``; other entries are ignored.
@@ -113,7 +113,7 @@ class SingleAgentForm:
         }
 
     def restored(self, state: Mapping[str, Any]) -> list[SingleAgentEpisode]:
-        """Rebuilds unfinished episodes from a result of `stored`, see `EpisodeForm.restored`."""
+        """Rebuilds unfinished episodes from plain data, a result of `stored`, see `EpisodeForm.restored`."""
         episodes, start = [], 0
         members = (state["ids"], state["lengths"], state["custom_data"])
         for number, (id_, length, custom_data) in enumerate(zip(*members, strict=True)):
@@ -200,7 +200,7 @@ class MultiAgentForm:
         return {"episodes": [{**state, "agent_to_module_mapping_fn": None} for state in states]}
 
     def restored(self, state: Mapping[str, Any]) -> list[MultiAgentEpisode]:
-        """Rebuilds unfinished episodes from a result of `stored`, see `EpisodeForm.restored`."""
+        """Rebuilds unfinished episodes from plain data, a result of `stored`, see `EpisodeForm.restored`."""
         episodes = [MultiAgentEpisode.from_state(_with_data_of_agents(own)) for own in state["episodes"]]
         for episode in episodes:
             episode.agent_to_module_mapping_fn = self._asked_for
@@ -221,7 +221,7 @@ def episodes_of_rollout(module_map: ModuleMap, spaces: Mapping[str, tuple[Any, A
 
 
 def stored_episode(episode: SingleAgentEpisode) -> dict[str, Any]:
-    """Converts an unfinished episode to plain data for checkpoints; `restored_episode` inverts it.
+    """Converts an unfinished episode to plain data for checkpoints; `restored_episode` is the inverse function.
 
     Infos and `custom_data` are deep copies without the entries that a checkpoint cannot store.
     """
@@ -265,7 +265,7 @@ def _data_in(entries: Mapping[Any, Any]) -> dict[Any, Any]:
 
 def _rows_of(columns: Mapping[str, Any], steps: slice, first_observation: int) -> dict[str, list[Any]]:
     """Selects the rows of one episode from `columns`, which contain the steps of several episodes one after the other
-    (see `EpisodeForm.stored`). Returns ``{column: [row, ...]}``.
+    (see `EpisodeForm.stored`). Returns ``{column: list of rows}``.
     """
     observations = slice(first_observation, first_observation + steps.stop - steps.start + 1)
     return {name: unbatch(take(c, observations if name == Columns.OBS else steps)) for name, c in columns.items()}

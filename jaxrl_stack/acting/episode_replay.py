@@ -1,4 +1,4 @@
-"""Replay of recorded blocks as episodes, step by step, for callbacks of on-device environments."""
+"""Callback calls for on-device environments: converts recorded blocks of steps to episodes, step by step."""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ class EpisodeWindow:
         lengths: jax.Array,
         agents: Mapping[Any, tuple[jax.Array, jax.Array]] = NOBODY,
     ) -> EpisodeWindow:
-        """Returns the statistics of the last W episodes after a rollout: adds the episodes that ended in it, and
-        removes the oldest ones.
+        """Returns the statistics of the last W episodes after a rollout: adds the episodes that ended in the rollout,
+        and removes the oldest ones.
 
         Args:
             ended: bool ``[T, B]``.
@@ -135,9 +135,8 @@ class EpisodeWindow:
 
     @classmethod
     def unpacked(cls, vectors: np.ndarray, agents: tuple[Hashable, ...] = ()) -> Unpacked:
-        """Restores an `EpisodeWindow` from D vectors that `packed` made, one per device.
-
-        Fields of the window are NumPy arrays ``[D, ...]``.
+        """Restores the statistics of D devices from vectors that `packed` returned, one per device: an `EpisodeWindow`
+        of NumPy arrays ``[D, ...]``, and the flags that were packed with the window.
 
         Args:
             vectors: uint32 ``[D, n]``, or ``[..., D, n]`` if several devices hold the vectors of all; the first copy is
@@ -155,8 +154,8 @@ class EpisodeWindow:
 
 
 class Unpacked(NamedTuple):
-    """Result of `EpisodeWindow.unpacked`: the `EpisodeWindow`, the flag `is_finite` that was packed with the
-    window, and `unclaimed`, the agents that got rewards outside of their steps.
+    """Result of `EpisodeWindow.unpacked`: the `EpisodeWindow`, the flag `is_finite` that was packed with the window,
+    and `unclaimed`, the agents that got a reward that belongs to none of their steps.
 
     Attributes:
         window: Window with NumPy arrays ``[D, ...]`` of D devices.
@@ -196,7 +195,8 @@ class LastEpisodes(NamedTuple):
 
 
 def last_episodes(window: Any) -> LastEpisodes:
-    """Returns the statistics of the last W episodes of all devices together, or of fewer if fewer have finished.
+    """Returns the statistics of the last W episodes of all devices together; of fewer than W episodes if fewer have
+    finished.
 
     Args:
         window: An `EpisodeWindow` of NumPy arrays with leading device axis ``[D, W]``.
@@ -268,7 +268,8 @@ def num_agent_steps(window: Any) -> dict[Any, int]:
 
 
 def num_episodes(window: Any) -> int:
-    """Returns the total number of episodes finished so far, summed over all devices; not only the last W episodes.
+    """Returns the total number of episodes that have finished so far on all devices, including episodes that the window
+    no longer contains.
 
     Args:
         window: An `EpisodeWindow` of NumPy arrays ``[D, ...]``.

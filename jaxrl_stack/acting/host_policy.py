@@ -149,7 +149,7 @@ class HostPolicy:
     # ----------------------------------------------------------------------------------------------------- state
 
     def reseed(self, seed: int) -> None:
-        """Restarts the policy's random numbers, which sample its actions, from a seed."""
+        """Restarts the policy's random number generator, which draws the actions, from a seed."""
         self.set_random_state({"key": [0, seed & 0xFFFFFFFF], "num_calls": 0})
 
     def get_random_state(self) -> dict[str, Any]:
@@ -210,8 +210,8 @@ class HostPolicy:
         self._fixed_changed()
 
     def set_weights(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
-        """Copies parameters and other module state to the device; arrays whose names (refs) are missing keep their
-        values.
+        """Copies parameters and other module state to the device. Arrays whose names (refs) are missing in `params` and
+        `rest` keep their values.
 
         Refs that are not needed for acting, such as critics, are ignored.
         """
@@ -240,7 +240,7 @@ class HostPolicy:
         return self._step.pure.template
 
     def module_of(self, module_id: str) -> Any:
-        """Returns one of the acting modules with the current weights; the same object until the weights change.
+        """Returns the acting module `module_id` with the current weights; the same object until the weights change.
 
         Raises:
             ValueError: If the module is ``learner_only``.

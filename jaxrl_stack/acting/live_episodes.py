@@ -64,7 +64,7 @@ class LiveEpisodes:
 
     def saw(self, observations: Any, keeps_own: bool = False) -> None:
         """Replaces the last observation of each unfinished episode by the module's input, which connectors computed
-        from it.
+        from this observation.
 
         Args:
             observations: The module's inputs, ``[B, ...]``.
@@ -79,9 +79,8 @@ class LiveEpisodes:
                 episode.set_observations(new_data=row(observations, index), at_indices=-1)
 
     def _see(self, index: int, episode: SingleAgentEpisode, last: Any) -> None:
-        """Replaces the newest observations of an episode by the module's inputs that were computed from them, before
-        the episode is returned. `saw` has stored these inputs, except `last`, the input for the observation after the
-        last step.
+        """Before an episode is returned, replaces the episode's newest observations by the module's inputs for these
+        observations: the inputs that `saw` has stored, then `last`, the input for the observation after the last step.
         """
         seen = [*self._seen[index], last]
         episode.observations.data[-len(seen) :] = seen

@@ -48,11 +48,11 @@ class ModulePolicies(ByModule[HostPolicy]):
         return self._first.current_modules
 
     def module_of(self, module_id: str) -> Any:
-        """Returns one of the acting modules with the current weights, see `HostPolicy.module_of`."""
+        """Returns the acting module `module_id` with the current weights, see `HostPolicy.module_of`."""
         return self._first.module_of(module_id)
 
     def reseed(self, seed: int) -> None:
-        """Restarts the random numbers of all modules' policies from a seed, see `ModuleMap.seed_of`.
+        """Restarts the random number generators of all modules' policies from a seed, see `ModuleMap.seed_of`.
 
         Args:
             seed: Seed of the runner's policies.

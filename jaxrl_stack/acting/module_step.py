@@ -30,7 +30,7 @@ StateT = TypeVar("StateT", bound="ModuleState")
 
 @struct.dataclass
 class ModuleState:
-    """State of a policy between steps, for ``B`` rows of one module (one agent in one environment each): connectors,
+    """State of a policy between steps, for ``B`` rows (one agent in one environment each) of one module: connectors,
     recurrent state, previous actions and rewards.
 
     Attributes:
@@ -99,7 +99,8 @@ class ModuleStep:
         return self if module_id == self.module_id else dataclasses.replace(self, module_id=module_id)
 
     def start(self, num_envs: Any, env_to_module: Any = None, module_to_env: Any = None) -> ModuleState:
-        """Returns the policy's initial state (connectors, recurrent state), before the first observations of all rows.
+        """Returns the policy's initial state (connectors, recurrent state), before the first observations of its rows
+        (one agent in one environment each).
 
         Args:
             num_envs: Number of rows, ``B``.
@@ -179,7 +180,8 @@ class ModuleStep:
     def step(
         self, state: StateT, columns: dict[str, Any], context: Any, random_streams: dict[str, Any] | None = None
     ) -> tuple[StateT, dict[str, Any], dict[str, Any]]:
-        """Computes actions from observations: env-to-module pipeline, module, module-to-env pipeline.
+        """Computes actions from observations: applies the env-to-module pipeline, the module and the module-to-env
+        pipeline. Returns the policy's new state, the module's batch, and the resulting columns with the actions.
 
         Args:
             state: State before the step; fields of subclasses of `ModuleState` pass unchanged.

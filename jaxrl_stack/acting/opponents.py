@@ -155,7 +155,9 @@ class OpponentStep(ModuleStep):
         )
 
     def merged(self, state: ModuleState, axis_name: str | None) -> ModuleState:
-        """Returns `state` unchanged, because snapshots do not update their connector statistics."""
+        """Overrides the merge of connector statistics: returns `state` unchanged, because snapshots do not update these
+        statistics.
+        """
         return state
 
     # ----------------------------------------------------------------------------------------------------- opponents

@@ -64,8 +64,8 @@ class RolloutRecording(Protocol):
         ...
 
     def times(self) -> AgentTimes | None:
-        """Returns the vector steps in which each agent step began and ended; None if they were not recorded, or agents
-        never skip steps.
+        """Returns the vector steps (steps of all environments) in which agent steps began and ended, as `AgentTimes`;
+        None if these times were not recorded, or if agents never skip steps.
         """
         ...
 
@@ -106,7 +106,7 @@ class Rollout(Protocol):
 
     @property
     def has_episodes(self) -> bool:
-        """Whether `EnvRunner.sample` can return episode objects without a reset of the environments first."""
+        """Whether `EnvRunner.sample` can return episode objects without resetting the environments first."""
         ...
 
     def reset(self, mode: Mode, *, wants_episodes: bool) -> None:

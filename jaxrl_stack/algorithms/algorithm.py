@@ -200,9 +200,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     @classmethod
     def _own_config(cls, config: AlgorithmConfig | dict[str, Any]) -> AlgorithmConfig:
-        """Returns an unfrozen config of this algorithm. If `config` is already one, it is copied. Otherwise the
-        settings of a dict, or the settings that were explicitly set in another algorithm's config, are applied to the
-        default config.
+        """Returns an unfrozen config of this algorithm. If `config` is a config of this algorithm, returns a copy. If
+        `config` is a dict or another algorithm's config, applies settings to this algorithm's default config: all
+        settings of the dict, or the settings that were explicitly set in the other config.
         """
         own = cls.get_default_config()
         if isinstance(config, type(own)):

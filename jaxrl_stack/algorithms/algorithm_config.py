@@ -250,7 +250,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._settings.to_dict()
 
     def update_from_dict(self, config_dict: Mapping[str, Any]) -> Self:
-        """Sets the settings of a dict by keyword name, attribute name or key of `to_dict`.
+        """Sets settings from a dict ``{name: value}``. A name is a setting's keyword, attribute or key of `to_dict`.
 
         Args:
             config_dict: Name → value. Nested dicts such as env_config are merged as in the methods.
@@ -304,7 +304,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return restored
 
     def to_plain(self) -> dict[str, Any]:
-        """Settings that were set on this config, for checkpoints; omits settings that only concern this machine."""
+        """Settings that were set on this config, ``{name: value}``, for checkpoints; omits settings that only concern
+        this machine.
+        """
         data = {name: self.stored_value(name) for name in sorted(self.explicitly_set - NOT_IN_CHECKPOINTS)}
         if self.in_evaluation:
             data["in_evaluation"] = True
@@ -455,12 +457,14 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def is_offline(self) -> bool:
-        """Whether training reads recorded data."""
+        """Whether training reads recorded data instead of sampling from an environment."""
         return not self.is_online
 
     @property
     def reads_recorded_data(self) -> bool:
-        """Whether recorded data, ``offline_data(input_=...)``, are read: by training, or to fill the replay buffer."""
+        """Whether training uses recorded data, ``offline_data(input_=...)``, directly or as content of the replay
+        buffer.
+        """
         return self.is_offline
 
     @property
@@ -683,8 +687,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return {s.name: traced_value(s, vars(self)[s.attribute]) for s in self._traced_settings()}
 
     def static_value(self, name: str) -> float | None:
-        """Value of the traced setting `name` if ``experimental(_static_settings=...)`` contains the name: the programs
-        then contain the value as a constant. Returns None for all other settings.
+        """Value of the setting `name` if ``experimental(_static_settings=...)`` contains the name: compiled programs
+        then contain the value as a constant, not as an argument. Returns None for all other settings.
         """
         return getattr(self, name) if name in self._static_settings else None
 
@@ -744,8 +748,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return all(same(vars(self)[s.attribute], vars(other)[s.attribute]) for s in compared if s.name not in but_for)
 
     def sampling_hints(self) -> list[str]:
-        """Hints for the user about faster sampling. The result is [] unless RLlib's default number of actors (host
-        environments) or of environments (JAX environments) was left unchanged.
+        """Hints for the user about faster sampling. A hint is only given if the config still has RLlib's default number
+        of actors (host environments) or of environments (JAX environments); otherwise the result is [].
         """
         if not self.is_online:
             return []

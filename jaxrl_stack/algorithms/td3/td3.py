@@ -112,9 +112,10 @@ class TD3Config(OffPolicyConfig):
         return values
 
     def static_value(self, name: str) -> float | None:
-        """Value of the traced setting `name` if ``experimental(_static_settings=...)`` contains the name: the programs
-        then contain the value as a constant. Returns None for all other settings. With `bc_alpha` (TD3+BC on recorded
-        data), the constant of `random_timesteps` is 0, so that no action is drawn uniformly at random.
+        """Value of the setting `name` if ``experimental(_static_settings=...)`` contains the name: compiled programs
+        then contain the value as a constant, not as an argument. Returns None for all other settings. With `bc_alpha`
+        (TD3+BC on recorded data), the constant of `random_timesteps` is 0, so that no action is drawn uniformly at
+        random.
         """
         value = super().static_value(name)
         return 0 if name == "random_timesteps" and value is not None and self.bc_alpha is not None else value
