@@ -45,5 +45,5 @@ class BackgroundEvaluation:
             self._thread.join()
 
     def outcome(self) -> Any:
-        """Returns the evaluation's results, or raises its exception."""
+        """Returns the results of the evaluation. If the evaluation raised an exception, raises this exception."""
         return self._outcome.result()

@@ -165,8 +165,8 @@ def _check_labels(algorithms: Mapping[str, AlgorithmConfig | None]) -> None:
 
 
 def _check_same(path: Path, seeds: Sequence[int], goal: Mapping[str, float], score: str) -> None:
-    """Raises if the benchmark folder contains runs whose seeds, training goal (`until`) or score differ from the given
-    ones.
+    """Raises if the runs in the benchmark folder have other seeds, another training goal (`until`), or another kind of
+    score ("evaluation" or "curve") than the arguments.
 
     Raises:
         ValueError: Names what differs.

@@ -72,7 +72,9 @@ def get_multi_agent_setup(
 
 
 def _policy_specs(config: AlgorithmConfig, policies: Mapping[str, Any] | None = None) -> dict[str, PolicySpec]:
-    """Converts the policies, in any form that a user may give, to new PolicySpecs."""
+    """Converts `policies` (by default the config's policies) to ``{policy id: new PolicySpec}``. `policies` contains
+    only ids, or for each id a PolicySpec, a tuple of its arguments, or None.
+    """
     given = config.policies if policies is None else policies
     given = given if isinstance(given, Mapping) else dict.fromkeys(given)
     return {
@@ -175,7 +177,7 @@ def get_multi_rl_module_spec(
     policy_dict: Mapping[str, PolicySpec] | None,
     single_agent_rl_module_spec: RLModuleSpec | None,
 ) -> MultiRLModuleSpec:
-    """Specs of all modules, with spaces and model settings."""
+    """Returns the config's MultiRLModuleSpec: one complete spec per module, with spaces and model settings."""
     given = single_agent_rl_module_spec or config.rl_module_spec
     policies, spaces = _policy_specs(config, policy_dict), with_policies_of(config, env, spaces)
     if isinstance(given, MultiRLModuleSpec):
@@ -333,9 +335,9 @@ def build_learner_connector(
 
 
 def _check_sampled_steps(config: AlgorithmConfig, names: list[str]) -> None:
-    """Checks learner connectors that need every step once and in sampled order; `names` are their names. Raises a
-    ValueError if the algorithm learns from replay, or if `clip_rewards` changes the rewards before these connectors
-    run. Without such connectors, raises nothing.
+    """Raises a ValueError if learner connectors that need every step once, in sampled order, cannot work: the algorithm
+    learns from replay, or `clip_rewards` changes the rewards before these connectors run. `names` contains the names of
+    these connectors; with an empty list, raises nothing.
     """
     algo_class = config.algo_class if names else None
     if algo_class is not None and algo_class.training_step_class.uses_replay:
@@ -442,7 +444,9 @@ def build_population(
     on_divergence: Literal["freeze", "raise"],
     members_at_once: int | None,
 ) -> Population:
-    """Builds a population from a list of its members, or from seeds and combinations of settings."""
+    """Builds a population from `members`, which lists each member's seed and settings. Without `members`, the
+    population has one member for each seed and each combination of values from the config's search spaces.
+    """
     from jaxrl_stack.algorithms.members import listed_members  # which needs what trains
     from jaxrl_stack.algorithms.population import Population
 

@@ -132,7 +132,8 @@ class Settings:
             )
 
     def set_key(self, key: str, value: Any) -> None:
-        """Sets a setting by its key in a dict of settings: a keyword, an attribute, or a key of `to_dict`.
+        """Sets one setting. `key` is a name in a dict of settings: the setting's keyword, attribute or key of
+        `to_dict`.
 
         Raises:
             ValueError: If the name is unknown (with a suggestion) or old, or the value is invalid.
@@ -209,8 +210,9 @@ class Settings:
             notice_once(f"{self.declarations.call(setting, short(value))} has no effect: {setting.instead}")
 
     def _take(self, name: str, value: Any, where: str, is_key: bool) -> bool:
-        """Sets the setting with the keyword, attribute or old name `name`. If `is_key` is True, the name is a key of a
-        dict of settings. Returns False if no setting has this name.
+        """Sets the setting with the keyword, attribute or old name `name`. Returns False if no setting has this name.
+        If `is_key` is True, the name is a key of a dict of settings: old names that are valid only as keys are
+        accepted, and the dict values of some settings are merged into the present values.
         """
         setting = self.declarations.find(name)
         if setting is None and (name in INTERNAL_DEFAULTS or name in self.own_names):
@@ -301,7 +303,7 @@ class Settings:
     # -------------------------------------------------------------------------------------------------- copies, pickles
 
     def copy_into(self, copy: Settings) -> None:
-        """Copies the values, and the names of the settings that were set, to another config of the same class."""
+        """Copies all setting values, and the names of the settings that were set, to a config of the same class."""
         copy.values.update({name: copy_value(value) for name, value in self.values.items()})
         copy.explicitly_set, copy.own_names = set(self.explicitly_set), set(self.own_names)
         copy.is_constructed, copy.is_frozen = self.is_constructed, self.is_frozen
@@ -402,7 +404,7 @@ def check_trusted(values: Mapping[str, Any], loader: ClassLoader) -> None:
 
 
 def _dicts_in(value: Any) -> Iterator[Mapping[Any, Any]]:
-    """Yields all dicts and dataclasses nested in a value, as dicts."""
+    """Yields all dicts and dataclasses in a value (including the value itself), each as a dict."""
     if isinstance(value, list | tuple):
         for item in value:
             yield from _dicts_in(item)

@@ -387,9 +387,9 @@ def _validate_acting_modules(config: AlgorithmConfig, ids: Collection[str]) -> N
 
 
 def _note_specs_without_policy(config: AlgorithmConfig, ids: Collection[str]) -> None:
-    """Prints a notice about each module spec whose id is not the id of a policy, except specs with `learner_only`. If a
-    custom Learner or MultiRLModule class may use the module, notices are only about ids that are similar to a policy's
-    id (probably misspelled).
+    """Prints a notice about each module spec whose id is not the id of a policy. Skips specs with `learner_only`. If a
+    custom Learner or MultiRLModule class may use such modules, also skips ids that are not similar to a policy's id.
+    Similar ids are probably misspelled.
     """
     multi = config._rl_module_spec
     has_own_code = getattr(multi, "multi_rl_module_class", None) not in (None, MultiRLModule) or config._learner_class

@@ -42,7 +42,8 @@ class EvaluationCounts:
 
     def get_state(self) -> dict[str, int]:
         """State for checkpoints, ``{name: number}``: the total numbers of episodes, steps and batches in all
-        evaluations of the run, and the number of evaluations in environments since the last iteration.
+        evaluations of the run, and the number of evaluations in environments since the last iteration. The seeds of the
+        next evaluation depend on this last number.
         """
         return {**self._sums, "num_calls_since_iteration": self.num_calls}
 
@@ -151,8 +152,8 @@ class Evaluations(abc.ABC):
         return True
 
     def wait(self) -> None:
-        """Waits for a concurrent evaluation to finish. If training failed, the evaluation may still be running. After
-        successful training, it has already ended.
+        """Waits for a concurrent evaluation that still runs because the iteration's training failed. If training
+        succeeded, the evaluation has already ended, and `wait` returns at once.
         """
         if self._concurrent is not None:
             self._concurrent.join()
@@ -166,8 +167,8 @@ class Evaluations(abc.ABC):
 
 
 class EnvEvaluations(Evaluations):
-    """Evaluations in environments. If the training step holds out recorded rows from training
-    (`TrainingStep.held_out_rows`), an evaluation also computes the loss on these rows. If the config has no
+    """Evaluations in environments. If the training step excludes recorded steps from training
+    (`TrainingStep.held_out_rows`), an evaluation also computes the loss on these steps. If the config has no
     environment, an evaluation computes only this loss.
 
     Attributes:

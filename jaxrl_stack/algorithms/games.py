@@ -191,9 +191,9 @@ def is_same_env(env: Any, other: Any) -> bool:
 
 
 def code_of_env(env: Any) -> list[Any]:
-    """Lists the code that the user trusts by passing `env`: the string `env`, such as ``"module:Class"``; classes and
-    functions in `env`; and the environment's class, if `env` determines the class. A checkpoint that the caller then
-    loads may import this code.
+    """Lists code that is trusted when a checkpoint is loaded, because the caller passes `env`: the string `env`, such
+    as ``"module:Class"``; classes and functions in `env`; and the environment's class, if it is known without creating
+    an environment. The checkpoint may import this code.
 
     Args:
         env: Value of ``config.environment(env)``; None for no environment.
@@ -351,8 +351,8 @@ class GameTable:
             obs, state, acts = done.obs, done.state, done.acts
 
     def play(self, first: Policy | None, second: Policy | None, key: jax.Array) -> tuple[int, int]:
-        """Plays all games between two policies. In the first half of the games, the first policy is the first agent; in
-        the second half, it is the second agent.
+        """Plays all games between two policies, and counts the games that each policy won. The first policy is the
+        first agent in the first half of the games, and the second agent in the second half.
 
         Args:
             first: A policy; None acts at random.

@@ -71,7 +71,7 @@ def is_prefilled(num_prefilled_steps: int, now: Progress, before: Progress) -> b
 
 
 def lifetime_counts(now: Progress, module_map: ModuleMap) -> dict[str, Any]:
-    """Lifetime counts: episodes, env steps, and steps of each agent and module."""
+    """Metrics with the lifetime counts of a run: episodes, env steps, and steps of each agent and module."""
     return {
         "num_episodes_lifetime": now.num_episodes,
         NUM_ENV_STEPS_SAMPLED_LIFETIME: now.num_env_steps,
@@ -130,9 +130,9 @@ class TrainedRates:
         self._since_restore: dict[tuple[str, str], float] = {}
 
     def add_to(self, learners: Mapping[str, Any], *, seconds: float, since_restore: float) -> None:
-        """Counts the trained steps of an iteration. Computes trained steps per second, for the iteration and for the
-        time since the run began or was restored. Writes these rates into the iteration's learner results, in place of
-        entries that are NaN.
+        """Adds the iteration's trained steps to the totals since the run began or was restored. Computes trained steps
+        per second, for the iteration and for the time since the run began or was restored. Writes these rates into the
+        iteration's learner results, in place of entries that are NaN.
 
         Args:
             learners: ``result["learners"]``, ``{module id or "__all_modules__": {name: number}}``; changed in place.

@@ -86,8 +86,9 @@ class Iterations:
         return Progress(self.done, self.seconds, *counts, driver.num_agent_steps, driver.num_opponent_steps)
 
     def go_on(self, done: int, seconds: float, driver: Counting) -> None:
-        """Sets the counts of iterations and seconds to the values in a restored checkpoint. Counts and rates since the
-        restore begin at zero. Call it after the driver has restored its counters.
+        """Restores the number of iterations and their total duration from a checkpoint. Counts and rates since the
+        restore begin at zero. Call this method after `driver`, which counts steps and updates, has restored its
+        counters.
 
         Args:
             done, seconds: Stored values.
@@ -124,8 +125,8 @@ class Iteration:
         self.num_training_steps, self.seconds, self._elapsed = 0, 0.0, 0.0
 
     def training_steps(self, driver: Counting, config: AlgorithmConfig, *, number: int | None = None) -> Iterator[None]:
-        """Generator for the loop over training steps: yields before each one until the iteration is as long as
-        ``reporting(min_..._per_iteration=...)`` requires.
+        """Generator for the loop over an iteration's training steps: yields once before each step. Ends when the
+        iteration has the steps and the duration that ``reporting(min_..._per_iteration=...)`` requires.
 
         Args:
             driver: Driver of the run.
@@ -183,7 +184,7 @@ class Iteration:
 
     def seconds_per_env_step(self, num_envs: int) -> float:
         """Wall time, in seconds, in which each environment takes one step: the duration of the iteration's training,
-        divided by the number of steps that each of `num_envs` environments has taken (at least 1).
+        divided by the number of steps (at least 1) that each of `num_envs` environments has taken.
 
         Args:
             num_envs: Number of environments that an EnvRunner steps together.

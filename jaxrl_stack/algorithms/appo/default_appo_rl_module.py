@@ -28,8 +28,8 @@ class DefaultAPPORLModule(DefaultPPORLModule, TargetNetworkAPI):
         super().setup()
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Names of attributes that acting does not need: the attributes that PPO's module lists, and the target
-        networks.
+        """Names of attributes that acting does not need: the value head, a separate critic encoder (unless the encoders
+        are recurrent), and the target networks.
         """
         return [*super().get_non_inference_attributes(), "_old_encoder", "_old_pi"]
 

@@ -61,7 +61,7 @@ class DefaultCQLRLModule(DefaultSACRLModule):
         self.num_actions = int(self.model_config.get("num_actions", 10))
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Attributes that acting does not need: everything except the policy."""
+        """Names of attributes that acting does not need: everything except the policy."""
         return [
             *super().get_non_inference_attributes(),
             *(name for name in ("log_alpha_prime",) if hasattr(self, name)),
@@ -77,10 +77,10 @@ class DefaultCQLRLModule(DefaultSACRLModule):
         return out | ({Q_TWIN_REPEAT: values[QF_TWIN_PREDS]} if self.twin_q else {})
 
     def _repeated_actions(self, out: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-        """Draws the columns `ACTIONS_REPEAT` (actions) and `LOGPS_REPEAT` (the actions' log-probabilities), without
-        gradients. For each row of the batch, draws `num_actions` uniformly random actions in [-1, 1], then
-        `num_actions` actions of the policy at the next observation, and finally `num_actions` actions of the policy at
-        the current observation.
+        """Draws actions of A dimensions for each of N batch rows, without gradients: ``[N, 3 * num_actions, A]``.
+        Returns the actions and their log-probabilities. The first `num_actions` actions of a row are uniformly random
+        in [-1, 1], the next are actions of the policy at the next observation, and the last are actions of the policy
+        at the current observation.
         """
         dist_cls = self.get_train_action_dist_cls()
 

@@ -78,7 +78,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return initial_state_of(vars(self).get("encoder"))
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Attributes that acting does not need: the target networks."""
+        """Names of attributes that acting does not need: the target networks."""
         return ["_target_encoder", "_target_af", *(["_target_vf"] if self.uses_dueling else [])]
 
     def make_target_networks(self) -> None:
@@ -188,7 +188,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return self._qf_forward_helper(batch, self.encoder, heads, noise)
 
     def forward_target(self, batch: dict[str, Any], noise: jax.Array | None = None) -> dict[str, Any]:
-        """Computes the Q-values of all actions like `compute_q_values`, but with the target networks."""
+        """Computes the Q-values of all actions, float `[..., A]`, with the target networks."""
         heads = {"af": self._target_af, "vf": self._target_vf} if self.uses_dueling else self._target_af
         return self._qf_forward_helper(batch, self._target_encoder, heads, noise)
 

@@ -69,8 +69,8 @@ class DQNCatalog(Catalog):
         self.vf_head_config = self._head_config(self.num_atoms)
 
     def build_af_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """Builds the head `[..., latent]` -> advantages or Q-values `[..., actions]` (with atoms `[..., actions *
-        atoms]`).
+        """Builds the head `[..., latent]` -> `[..., actions]` (with atoms `[..., actions * atoms]`) of Q-values or,
+        with ``dueling``, of advantages.
         """
         return self.af_head_config.build(framework, rngs=rngs)
 

@@ -82,7 +82,7 @@ class NoisyMLPHead(MLPHead):
 
     @property
     def noise_dim(self) -> int:
-        """Number of noise values in one sample of all weights."""
+        """Number of noise values in one sample of the weights of all layers."""
         return sum(layer.noise_dim for layer in self._layers())
 
     def _layers(self) -> list[NoisyDense]:

@@ -43,7 +43,9 @@ class Policy(NamedTuple):
         return self.mean if noise is None else self.mean + self.std * noise
 
     def logp(self, actions: jax.Array) -> jax.Array:
-        """Log-probabilities of actions ``[..., A]``: float32 ``[...]``."""
+        """Log-probabilities float32 ``[...]`` of actions ``[..., A]``: one-hot vectors of A discrete actions, or
+        continuous actions of A dimensions.
+        """
         if self.probs is not None:
             return jnp.sum(actions * jnp.log(self.probs), axis=-1)
         assert self.mean is not None and self.std is not None

@@ -349,8 +349,8 @@ class DreamerV3(OffPolicyAlgorithm):
         return write_comparison(comparison, space, path, fps)
 
     def compare_with_replay(self, *, given: int = 5, imagined: int = 15, windows: int = 4, seed: int = 0) -> Comparison:
-        """Computes the comparison of `imagine_video`, but returns it as arrays: recorded sequences of steps (windows),
-        and the world model's predictions of their observations and rewards.
+        """Compares recorded sequences of steps (windows) from the replay buffer with the world model's predictions of
+        their observations and rewards. Returns both as arrays; `imagine_video` shows the observations as a video.
         """
         return self._compared(given, imagined, windows, seed)[0]
 

@@ -30,9 +30,9 @@ MODULE_SETTINGS = ("model_size", "symlog_obs", "gru_blocks", "use_float16", "num
 
 
 class ReturnStatistic(nnx.Variable):
-    """Variable for one entry of `ReturnRange`, the statistics of imagined returns with which the losses scale
-    advantages: the moving average of a percentile, or a flag that is True after the first returns. The computation of
-    the losses updates the variable.
+    """Variable that stores one entry of `ReturnRange` (statistics of imagined returns): the moving average of a
+    percentile, or a flag that is True after the first returns. The losses scale advantages with these statistics, and
+    update the variable.
     """
 
 
@@ -111,8 +111,8 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return self.slow_critic(batch["features"])
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Attributes that acting does not need: the critics, the percentiles of imagined returns, and the random stream
-        of training.
+        """Names of attributes that acting does not need: the critics, the percentiles of imagined returns, and the
+        random stream of training.
         """
         return ["critic", "slow_critic", "return_low", "return_high", "return_is_known", "noise"]
 
@@ -137,8 +137,8 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return self._act(batch, lambda policy, noise, key: policy.sample(None), draws=False)
 
     def _forward_exploration(self, batch: dict[str, Any], t: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Computes actions like `_forward_inference`, but samples latent states and actions. In the first
-        ``model_config["num_random_steps"]`` env steps of the run, actions are uniformly random.
+        """Samples latent states and actions: `{OBS: [B, T, ...], STATE_IN}` -> `{ACTIONS: [B, T, ...], STATE_OUT}`. In
+        the first ``model_config["num_random_steps"]`` env steps of the run, actions are uniformly random.
         """
         high, low = t if t is not None and jnp.ndim(t) else (0, 0 if t is None else t)
         is_random = jnp.logical_and(high == 0, low < self.num_random_steps)

@@ -96,10 +96,9 @@ def _imagined(module: DreamerV3RLModule, columns: dict[str, Any], given: int) ->
 
 
 def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> dict[str, Any]:
-    """Selects the `number` recorded sequences (windows) with the longest first episode. The length of a first episode
-    is the number of items (steps and final observations) from the start of the sequence to the end of the episode, or
-    to the end of the sequence. Cuts all selected sequences to the shortest of these lengths: then each sequence
-    contains items of one episode only.
+    """Selects the `number` recorded sequences (windows) that begin with the most items of a single episode; an item is
+    a step or a final observation. Cuts these sequences to the longest common length at which each sequence contains
+    items of one episode only.
 
     Args:
         columns: Windows ``[M, T, ...]``.
@@ -167,7 +166,9 @@ def _frames(comparison: Comparison, space: gym.Space | None) -> Iterator[np.ndar
 
 
 def _as_bytes(comparison: Comparison, name: str, part: gym.spaces.Box) -> tuple[np.ndarray, np.ndarray]:
-    """Converts observed and imagined images to uint8 ``[N, T, H, W, 3]``."""
+    """Converts the observed and the imagined images of one part of the observation to uint8 ``[N, T, H, W, 3]`` (N
+    sequences of T steps), and returns both arrays.
+    """
     truth, model = comparison.observed[name], comparison.imagined[name]
     low, high = (0.0, 255.0) if part.dtype == np.uint8 else (float(truth.min()), float(truth.max()))
 

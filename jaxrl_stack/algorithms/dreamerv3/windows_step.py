@@ -53,8 +53,9 @@ class WindowsStep(OffPolicyStep):
         return Plan.of(self, [self._samples])
 
     def _form_of(self, module: RLModule) -> Windows:
-        """Describes the windows (sequences of consecutive items) to draw from the replay buffer: length, and whether a
-        window starts from the module's initial state or from latent states stored with it (`replay_latents`).
+        """Returns the form of draws from the replay buffer: windows (sequences of `batch_length_T` consecutive items).
+        If `replay_latents` is set, a window starts from the latent state that is stored with the window's first item,
+        otherwise from the module's initial state.
         """
         config, is_stored = self.config, bool(self.config.replay_latents)
         remedy = "replay_latents=False keeps none of the model's states in the buffer."

@@ -162,8 +162,8 @@ class WorldModel(nnx.Module):
         return image if len(self.shapes[name]) == 3 else image[..., None]
 
     def decode(self, features: jax.Array) -> dict[str, jax.Array]:
-        """Predicts observations, normalised as by `normalised`, from features of latent states: ``{name: [...,
-        *shape]}``.
+        """Predicts normalised observations (see `normalised`) from features of latent states. Returns an array for each
+        part of the observation, with the part's name and shape: ``{name: [..., *shape]}``.
         """
         out = {}
         for net, names, axis_of in ((self.decoder, self.vectors, 0), (self.image_decoder, self.images, 2)):

@@ -40,7 +40,7 @@ class DefaultIQLRLModule(DefaultSACRLModule, ValueFunctionAPI):
         self.vf = self.catalog.build_vf_head(self.framework, rngs=self.rngs)
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Attributes that acting does not need: everything except the policy."""
+        """Names of attributes that acting does not need: everything except the policy."""
         return [*super().get_non_inference_attributes(), "vf_encoder", "vf"]
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

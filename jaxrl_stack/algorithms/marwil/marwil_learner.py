@@ -170,8 +170,8 @@ def _mean_log_std(distribution: Any, coefficient: Any) -> jax.Array:
 
 
 def _critic_metrics(statistics: RunningStatistics) -> dict[str, jax.Array]:
-    """Returns the metrics of `losses.critic_metrics`, with the explained variance under the name of RLlib's MARWIL:
-    ``vf_explained_variance``.
+    """Metrics of the value function (see `losses.critic_metrics`). The explained variance is named
+    ``vf_explained_variance``, as in RLlib's MARWIL.
     """
     metrics = losses.critic_metrics(statistics)
     return {LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY: metrics.pop("vf_explained_var"), **metrics}

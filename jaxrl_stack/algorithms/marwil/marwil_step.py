@@ -78,8 +78,8 @@ def _values_of_rows(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
 
 
 def _values_of_sequences(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
-    """Computes state values like `_values_of_rows`, but with a recurrent module: float32 ``[R]`` for R recorded rows.
-    The recurrent state is reset at the start of every recorded piece of an episode (a whole episode or a part).
+    """Computes the state values float32 ``[R]`` of R rows of recorded observations, with a recurrent module. The
+    recurrent state is reset at the start of every recorded piece of an episode (a whole episode or a part).
 
     Rows are processed in sequences of `STEPS_PER_COLUMN` steps, which start from the initial state. The state is
     therefore also reset in the few pieces that continue in the next sequence.

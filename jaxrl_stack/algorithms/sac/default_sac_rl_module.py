@@ -116,7 +116,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return initial_state_of(vars(self).get("pi_encoder"))
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Attributes that acting does not need: everything except the policy."""
+        """Names of attributes that acting does not need: everything except the policy."""
         critics = self._critic_parts
         temperature = ["log_alpha"] if self.has_temperature else []
         return [*critics, *(f"target_{name}" for name in critics), *temperature, "noise"]

@@ -50,7 +50,7 @@ class DefaultTD3RLModule(DefaultSACRLModule):
         return [*super().get_target_network_pairs(), *policy]
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Attributes that acting does not need: the critics, all target networks, and the random stream of the
+        """Names of attributes that acting does not need: the critics, all target networks, and the random stream of the
         noise on the target policy's actions.
         """
         return [*super().get_non_inference_attributes(), "target_pi_encoder", "target_pi"]
