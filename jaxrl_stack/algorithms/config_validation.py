@@ -620,7 +620,7 @@ def validate_for_device(config: AlgorithmConfig) -> None:
 
 
 def _note_settings_without_effect(config: AlgorithmConfig) -> None:
-    """Prints notices about changed settings that have no effect, because the config does not use actors, sampling or
+    """Prints a notice for each changed setting that has no effect because the config does not use actors, sampling or
     recorded data.
     """
     evaluation = _evaluation_source(config)

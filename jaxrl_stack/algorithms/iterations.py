@@ -164,8 +164,8 @@ class Iteration:
         )
 
     def _has_lasted(self, seconds: float) -> bool:
-        """Whether `seconds` have passed since the start of the iteration. If several JAX processes train together, they
-        use the clock of the first process, so that all processes get the same answer.
+        """Whether `seconds` have passed since the start of the iteration. If several JAX processes train together, all
+        use the clock of JAX process 0, so that all get the same answer.
         """
         if not seconds:
             return True

@@ -13,7 +13,7 @@ from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 
 class DefaultBCRLModule(RLModule):
-    """Encoder and policy head as in `DefaultModelConfig`, without a value function.
+    """Encoder and policy head, configured by `DefaultModelConfig`, without a value function.
 
     Attributes `encoder` and `pi`. With ``use_lstm`` its recurrent state is that of the encoder, and columns are
     sequences, ``[B, T, ...]``.

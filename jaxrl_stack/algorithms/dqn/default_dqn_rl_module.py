@@ -33,7 +33,7 @@ QF_TARGET_NEXT_PROBS = "qf_target_next_probs"
 
 
 class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
-    """Encoder, Q-value head and target networks, as `DefaultModelConfig` and `DQN_MODEL_CONFIG` describe them.
+    """Encoder, Q-value head and target networks, configured by `DefaultModelConfig` and `DQN_MODEL_CONFIG`.
 
     Attributes are `encoder`, `af` (Q-values, or advantages with dueling) and, with dueling, `vf`; their target networks
     are `_target_encoder`, `_target_af` and `_target_vf`.

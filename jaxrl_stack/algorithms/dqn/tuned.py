@@ -1,4 +1,4 @@
-"""Tuned settings of DQN by environment, which ``jaxrl train`` uses by default."""
+"""Tuned settings of DQN for individual environments. ``jaxrl train`` uses these settings by default."""
 
 from __future__ import annotations
 

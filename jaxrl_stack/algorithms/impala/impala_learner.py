@@ -98,7 +98,8 @@ class VTraceLearner(Learner):
 
     def columns_to_forward(self, module_id: str, batch: dict[str, Any]) -> dict[str, Any]:
         """Converts N chunks of L consecutive steps to inputs of a module's forward passes: rows ``[N * L, ...]`` for a
-        module without a recurrent state, sequences for a module with one.
+        stateless module; for a recurrent module sequences of L steps, or of one step if the module cannot reset its
+        state within a sequence.
 
         Args:
             module_id: The module.

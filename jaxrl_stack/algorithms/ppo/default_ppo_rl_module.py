@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
-    """Encoder, policy head and value head as in `DefaultModelConfig`.
+    """Encoder, policy head and value head, configured by `DefaultModelConfig`.
 
     Attributes are `encoder` (with `shared`, or with `actor` and `critic`), `pi` and `vf`. Acting computes no values.
     With ``use_lstm`` the encoder has a recurrent state, and columns are sequences, ``[B, T, ...]``.
