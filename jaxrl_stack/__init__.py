@@ -1,4 +1,4 @@
-"""RLlib's new API stack on JAX: the same Python API; acting and learning run as compiled programs.
+"""RLlib's new API stack on JAX: the same calls, compiled from environment to optimizer.
 
 Importing this module is cheap: it starts no JAX backend and imports neither jax nor gymnax nor Ray. Public names live
 where RLlib has them, with ``ray.rllib`` replaced by ``jaxrl_stack`` (``from jaxrl_stack.algorithms.ppo import

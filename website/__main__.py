@@ -33,7 +33,7 @@ def write_texts(texts: dict[str, str], site: Path) -> None:
     lines = [
         "# jaxrl_stack",
         "",
-        "> RLlib's new API stack on JAX: the same Python API; acting and learning run as compiled programs.",
+        "> RLlib's new API stack on JAX: the same calls, compiled from environment to optimizer.",
         "",
     ]
     for place in ordered:

@@ -1,9 +1,10 @@
 """Recording of steps on a host EnvRunner for agents that do not act in every env step. The arrays of each module
-contain complete agent steps: the agent's next observation, or the end of the agent's episode, is known.
+contain complete agent steps. An agent step is complete once the agent's next observation or the end of the agent's
+episode is known.
 
 The policy's results are stored for all rows at once. A row is one agent in one environment; for each row, a list holds
-the acts that began its complete steps. After the block, one gather per column puts the complete steps in order. A step
-that is incomplete at the end of a block is the first step of the next block.
+the acts (recorded policy results) with which its complete steps began. After the block, one gather per column puts the
+complete steps in order. A step that is incomplete at the end of a block is the first step of the next block.
 """
 
 from __future__ import annotations

@@ -237,8 +237,8 @@ class DeviceRollout:
 
     def with_opponents(self, state: RunnerState) -> Self:
         """Returns a copy of the rollout whose opponents act with the weights of the snapshots (stored copies of a
-        module) in the runner's `state`. Call this method inside the compiled function, with the traced `state` of that
-        function.
+        module) in the runner's `state`. Call this method while JAX traces the program that steps the environments, with
+        the traced `state`.
         """
         if self.opponents is None:
             return self
@@ -556,8 +556,8 @@ class DeviceRollout:
         return {agent: jnp.int32(record.ended.size) for agent in self.agents}
 
     def unclaimed_rewards(self, record: StepRecord) -> dict[Any, jax.Array]:
-        """Returns, for each agent, whether a reward in the recorded env steps belongs to none of the agent's steps,
-        such as a reward before the agent's first action, ``{agent: bool}``; {} for a single agent.
+        """Returns ``{agent: bool}``: whether the agent received, in the recorded env steps, a reward that belongs to
+        none of its agent steps, such as a reward before its first action. Returns {} for a single agent.
         """
         if not self.agents:
             return {}

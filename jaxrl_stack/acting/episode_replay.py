@@ -1,4 +1,4 @@
-"""Callback calls for on-device environments: converts recorded blocks of steps to episodes, step by step."""
+"""Replay of recorded blocks of steps as episode objects, step by step, for callbacks of on-device environments."""
 
 from __future__ import annotations
 

@@ -135,8 +135,8 @@ class EpisodeWindow:
 
     @classmethod
     def unpacked(cls, vectors: np.ndarray, agents: tuple[Hashable, ...] = ()) -> Unpacked:
-        """Restores the statistics of D devices from vectors that `packed` returned, one per device: an `EpisodeWindow`
-        of NumPy arrays ``[D, ...]``, and the flags that were packed with the window.
+        """Restores the statistics of D devices from the vectors that `packed` returned, one vector per device. Returns
+        an `EpisodeWindow` of NumPy arrays ``[D, ...]``, and the flags that were packed with the window.
 
         Args:
             vectors: uint32 ``[D, n]``, or ``[..., D, n]`` if several devices hold the vectors of all; the first copy is

@@ -243,7 +243,7 @@ class HostPolicy:
         """Returns the acting module `module_id` with the current weights; the same object until the weights change.
 
         Raises:
-            ValueError: If the module is ``learner_only``.
+            ValueError: If the module is ``learner_only`` or unknown.
         """
         return self.current_modules[self._step.of_module(module_id).module_id]
 
@@ -359,7 +359,7 @@ class HostPolicy:
             The columns after the module-to-env pipeline, see `ModuleStep.first_row`.
 
         Raises:
-            ValueError: If the module is ``learner_only``.
+            ValueError: If the module is ``learner_only`` or unknown.
         """
         once = functools.partial(self._once, module_id=module_id, explore=explore)
         columns = jax.device_get(once(self._fixed[:3], env_to_module, batch, key, timesteps))

@@ -15,8 +15,8 @@ from jaxrl_stack.utils.nested import batch
 
 
 class ChunkJoiner:
-    """Joins the episode chunks that successive calls of `EnvRunner.sample` return, and stores the chunks of each
-    episode until the episode ends.
+    """Joins, for each episode, the chunks that successive calls of `EnvRunner.sample` return, and stores these chunks
+    until the episode ends.
 
     Args:
         max_rows: Number of rows at which an episode is cut; it continues as another piece with the same id.

@@ -748,8 +748,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return all(same(vars(self)[s.attribute], vars(other)[s.attribute]) for s in compared if s.name not in but_for)
 
     def sampling_hints(self) -> list[str]:
-        """Hints for the user about faster sampling. A hint is only given if the config still has RLlib's default number
-        of actors (host environments) or of environments (JAX environments); otherwise the result is [].
+        """Hints for the user about faster sampling. The result contains a hint only if the number of actors (host
+        environments) or of environments (JAX environments) was not set, and is RLlib's default; otherwise it is [].
         """
         if not self.is_online:
             return []

@@ -177,7 +177,9 @@ def get_multi_rl_module_spec(
     policy_dict: Mapping[str, PolicySpec] | None,
     single_agent_rl_module_spec: RLModuleSpec | None,
 ) -> MultiRLModuleSpec:
-    """Returns the config's MultiRLModuleSpec: one complete spec per module, with spaces and model settings."""
+    """Returns a MultiRLModuleSpec with one complete spec per module, spaces and model settings included. If
+    `inference_only` is True, leaves out modules that are ``learner_only``.
+    """
     given = single_agent_rl_module_spec or config.rl_module_spec
     policies, spaces = _policy_specs(config, policy_dict), with_policies_of(config, env, spaces)
     if isinstance(given, MultiRLModuleSpec):
@@ -337,7 +339,7 @@ def build_learner_connector(
 def _check_sampled_steps(config: AlgorithmConfig, names: list[str]) -> None:
     """Raises a ValueError if learner connectors that need every step once, in sampled order, cannot work: the algorithm
     learns from replay, or `clip_rewards` changes the rewards before these connectors run. `names` contains the names of
-    these connectors; with an empty list, raises nothing.
+    these connectors. If `names` is empty, raises nothing.
     """
     algo_class = config.algo_class if names else None
     if algo_class is not None and algo_class.training_step_class.uses_replay:
@@ -445,7 +447,7 @@ def build_population(
     members_at_once: int | None,
 ) -> Population:
     """Builds a population from `members`, which lists each member's seed and settings. Without `members`, the
-    population has one member for each seed and each combination of values from the config's search spaces.
+    population has one member for each pair of a seed and a combination of values from the config's search spaces.
     """
     from jaxrl_stack.algorithms.members import listed_members  # which needs what trains
     from jaxrl_stack.algorithms.population import Population

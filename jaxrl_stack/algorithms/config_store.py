@@ -303,7 +303,7 @@ class Settings:
     # -------------------------------------------------------------------------------------------------- copies, pickles
 
     def copy_into(self, copy: Settings) -> None:
-        """Copies all setting values, and the names of the settings that were set, to a config of the same class."""
+        """Copies all setting values, and the names of settings that were set, to another config of the same class."""
         copy.values.update({name: copy_value(value) for name, value in self.values.items()})
         copy.explicitly_set, copy.own_names = set(self.explicitly_set), set(self.own_names)
         copy.is_constructed, copy.is_frozen = self.is_constructed, self.is_frozen

@@ -152,8 +152,8 @@ class Evaluations(abc.ABC):
         return True
 
     def wait(self) -> None:
-        """Waits for a concurrent evaluation that still runs because the iteration's training failed. If training
-        succeeded, the evaluation has already ended, and `wait` returns at once.
+        """Waits until a concurrent evaluation has ended. If the iteration's training failed, the evaluation may still
+        be running. If training succeeded, the evaluation has already ended, and `wait` returns at once.
         """
         if self._concurrent is not None:
             self._concurrent.join()
@@ -167,7 +167,7 @@ class Evaluations(abc.ABC):
 
 
 class EnvEvaluations(Evaluations):
-    """Evaluations in environments. If the training step excludes recorded steps from training
+    """Evaluations in environments. If the training step excludes some recorded steps from training
     (`TrainingStep.held_out_rows`), an evaluation also computes the loss on these steps. If the config has no
     environment, an evaluation computes only this loss.
 

@@ -125,8 +125,9 @@ class Iteration:
         self.num_training_steps, self.seconds, self._elapsed = 0, 0.0, 0.0
 
     def training_steps(self, driver: Counting, config: AlgorithmConfig, *, number: int | None = None) -> Iterator[None]:
-        """Generator for the loop over an iteration's training steps: yields once before each step. Ends when the
-        iteration has the steps and the duration that ``reporting(min_..._per_iteration=...)`` requires.
+        """Generator for the loop over an iteration's training steps: yields once before each call of the driver's
+        training step. Ends when the iteration has the steps and the duration that
+        ``reporting(min_..._per_iteration=...)`` requires, and updates can begin (see `is_prefilled`).
 
         Args:
             driver: Driver of the run.
@@ -165,7 +166,7 @@ class Iteration:
 
     def _has_lasted(self, seconds: float) -> bool:
         """Whether `seconds` have passed since the start of the iteration. If several JAX processes train together, all
-        use the clock of JAX process 0, so that all get the same answer.
+        use the clock of JAX process 0, so that all processes get the same answer.
         """
         if not seconds:
             return True

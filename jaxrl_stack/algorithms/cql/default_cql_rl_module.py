@@ -77,10 +77,11 @@ class DefaultCQLRLModule(DefaultSACRLModule):
         return out | ({Q_TWIN_REPEAT: values[QF_TWIN_PREDS]} if self.twin_q else {})
 
     def _repeated_actions(self, out: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-        """Draws actions of A dimensions for each of N batch rows, without gradients: ``[N, 3 * num_actions, A]``.
-        Returns the actions and their log-probabilities. The first `num_actions` actions of a row are uniformly random
-        in [-1, 1], the next are actions of the policy at the next observation, and the last are actions of the policy
-        at the current observation.
+        """Draws the columns `ACTIONS_REPEAT` (actions, ``[N, 3 * num_actions, A]`` for N batch rows and A action
+        dimensions) and `LOGPS_REPEAT` (the actions' log-probabilities, ``[N, 3 * num_actions]``), without gradients.
+        The first `num_actions` actions of a row are uniformly random in [-1, 1], the next `num_actions` are actions of
+        the policy at the next observation, and the last `num_actions` are actions of the policy at the current
+        observation.
         """
         dist_cls = self.get_train_action_dist_cls()
 

@@ -188,7 +188,9 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return self._qf_forward_helper(batch, self.encoder, heads, noise)
 
     def forward_target(self, batch: dict[str, Any], noise: jax.Array | None = None) -> dict[str, Any]:
-        """Computes the Q-values of all actions, float `[..., A]`, with the target networks."""
+        """Computes the Q-values of all actions, float `[..., A]`, with the target networks. Arguments and results have
+        the form that `compute_q_values` describes.
+        """
         heads = {"af": self._target_af, "vf": self._target_vf} if self.uses_dueling else self._target_af
         return self._qf_forward_helper(batch, self._target_encoder, heads, noise)
 

@@ -69,8 +69,8 @@ class DQNCatalog(Catalog):
         self.vf_head_config = self._head_config(self.num_atoms)
 
     def build_af_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """Builds the head `[..., latent]` -> `[..., actions]` (with atoms `[..., actions * atoms]`) of Q-values or,
-        with ``dueling``, of advantages.
+        """Builds the head of Q-values or, with ``dueling``, of advantages: `[..., latent]` -> `[..., actions]` (with
+        atoms `[..., actions * atoms]`).
         """
         return self.af_head_config.build(framework, rngs=rngs)
 

@@ -350,7 +350,8 @@ class DreamerV3(OffPolicyAlgorithm):
 
     def compare_with_replay(self, *, given: int = 5, imagined: int = 15, windows: int = 4, seed: int = 0) -> Comparison:
         """Compares recorded sequences of steps (windows) from the replay buffer with the world model's predictions of
-        their observations and rewards. Returns both as arrays; `imagine_video` shows the observations as a video.
+        their observations and rewards. Returns both as arrays. `imagine_video`, which shows the observations as a
+        video, describes the arguments.
         """
         return self._compared(given, imagined, windows, seed)[0]
 

@@ -31,8 +31,8 @@ MODULE_SETTINGS = ("model_size", "symlog_obs", "gru_blocks", "use_float16", "num
 
 class ReturnStatistic(nnx.Variable):
     """Variable that stores one entry of `ReturnRange` (statistics of imagined returns): the moving average of a
-    percentile, or a flag that is True after the first returns. The losses scale advantages with these statistics, and
-    update the variable.
+    percentile, or a flag that is True after the first returns. The losses scale advantages with these statistics. The
+    computation of the losses also updates the variable.
     """
 
 
@@ -137,8 +137,9 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return self._act(batch, lambda policy, noise, key: policy.sample(None), draws=False)
 
     def _forward_exploration(self, batch: dict[str, Any], t: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Samples latent states and actions: `{OBS: [B, T, ...], STATE_IN}` -> `{ACTIONS: [B, T, ...], STATE_OUT}`. In
-        the first ``model_config["num_random_steps"]`` env steps of the run, actions are uniformly random.
+        """Samples latent states and actions: `{OBS: [B, T, ...], STATE_IN}` -> `{ACTIONS: [B, T, ...], STATE_OUT}`. The
+        recurrent state `STATE_IN` has a leading axis `[B]`. In the first ``model_config["num_random_steps"]`` env steps
+        of the run, actions are uniformly random.
         """
         high, low = t if t is not None and jnp.ndim(t) else (0, 0 if t is None else t)
         is_random = jnp.logical_and(high == 0, low < self.num_random_steps)

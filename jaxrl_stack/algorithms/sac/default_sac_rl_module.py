@@ -36,8 +36,8 @@ ACTION_LOG_PROBS_NEXT = "action_log_probs_next"
 
 
 class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
-    """Policy and one or two critics, each with an encoder and a head. `DefaultModelConfig` configures encoders and
-    heads.
+    """Policy and one or two critics, each with an encoder and a head. `DefaultModelConfig` configures the encoders and
+    the heads.
 
     Attributes are `pi_encoder` and `pi`; `qf_encoder` and `qf`; with ``model_config["twin_q"]`` also `qf_twin_encoder`
     and `qf_twin`; and target networks of the critics, with the prefix `target_`. Actions are in [-1, 1].
