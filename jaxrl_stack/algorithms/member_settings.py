@@ -96,9 +96,9 @@ class MemberSettings:
     def taken_over(
         self, stored: Mapping[str, Sequence[Any]], call: str
     ) -> dict[int, tuple[dict[str, Any], AlgorithmConfig]]:
-        """Selects the settings that each population member gets from a single run, when the population continues from
-        the run's checkpoint. The run changed these settings during training. Returns ``{member: (settings, config with
-        these settings)}``, the argument of `change`. Members that get no settings are left out.
+        """Selects the settings that each population member takes over from a single run, when the population continues
+        from the run's checkpoint. Only settings that the run changed during training are selected. Returns ``{member:
+        (settings, config with these settings)}``, the argument of `change`, without members that take over no setting.
 
         A member keeps its own value if its `Member.settings` or an earlier change names the setting, or if the value in
         its config differs from the run's first value.

@@ -164,8 +164,8 @@ def _with_env_of(config: AlgorithmConfig, other: AlgorithmConfig) -> AlgorithmCo
 def member_starts(
     configs: Sequence[AlgorithmConfig], first: AlgorithmConfig, template: Driver, names: Collection[str] | None = None
 ) -> list[MemberStart]:
-    """Creates a `MemberStart` for each population member: the member's config, and the member's values of the
-    environment parameters in which members may differ.
+    """Creates a `MemberStart` for each population member. It contains the member's config and, for each environment
+    parameter in which members may differ, the member's value.
 
     Args:
         configs: Frozen configs of the members.

@@ -206,7 +206,7 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def max_n_step(self) -> int:
-        """Largest n of n-step returns."""
+        """Largest number of steps of an n-step return: `n_step`, or ``hi - 1`` if `n_step` is a range ``(lo, hi)``."""
         return self.n_step[1] - 1 if isinstance(self.n_step, tuple) else self.n_step
 
     def get_rollout_fragment_length(self, worker_index: int = 0) -> int:

@@ -16,7 +16,8 @@ SpacesById = Mapping[str, tuple[gym.Space, gym.Space]]
 
 
 def with_policies_of(config: Any, env: Any, spaces: SpacesById | None) -> SpacesById | None:
-    """Adds to ``{id: spaces}`` the spaces of all policies that act for agents of a multi-agent environment.
+    """Adds the spaces of all policies that act for agents of a multi-agent environment to `spaces`, ``{policy id:
+    (observation space, action space)}``. Returns `spaces` unchanged without an environment or with a single agent.
 
     Args:
         config: The config.

@@ -157,8 +157,8 @@ class Population(Checkpointable):
         self._begin_files()
 
     def _begin_files(self) -> None:
-        """Creates new objects that save checkpoints and record commands. Creates no folder: with
-        ``reporting(checkpoint_frequency=...)``, `train` creates the population's folder after its next iteration.
+        """Creates new objects that save checkpoints and record commands, for a new folder. `train` creates the folder
+        after the next iteration if ``reporting(checkpoint_frequency=...)`` is set.
         """
         self.directory: Path | None = None
         self._commands = CommandLog(is_kept=self.config.checkpoint_frequency is not None)
@@ -238,9 +238,9 @@ class Population(Checkpointable):
 
     def _go_on(self, done: int, seconds: float) -> None:
         """Continues counting iterations and seconds from `done` and `seconds`, the values in a restored state. Marks
-        for removal this population's checkpoints that do not belong to the history of the restored state, such as
-        checkpoints of later iterations. Removes the table of the members' results (`MEMBERS_FILE`), which
-        `write_runs` writes again.
+        two kinds of this population's checkpoints for removal: checkpoints of later iterations, and checkpoints that do
+        not belong to the history of the restored state (see `mark_of`). Removes the file with the table of the members'
+        results, which `write_runs` writes again.
         """
         self._iterations.go_on(done, seconds, self.driver)
         self.stored_checkpoints.restored(self.iteration)
@@ -598,9 +598,9 @@ class Population(Checkpointable):
         title: str | None = None,
         **options: Unpack[AxisOptions],
     ) -> Any:
-        """Draws a metric over the course of training: one line with a band for each combination of settings. The line
-        is the interquartile mean over all members with this combination. Without `hue`, these members differ only in
-        their seeds.
+        """Draws a metric over the course of training: one line with a 95 % confidence band for each combination of
+        settings. The line is the interquartile mean over all members with this combination. Without `hue`, these
+        members differ only in their seeds.
 
         Args:
             path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
@@ -692,8 +692,8 @@ class Population(Checkpointable):
         self._change({int(i): (own, self._settings.changed(int(i), own, call % i)) for i, own in settings.items()})
 
     def _change(self, changed: Mapping[int, tuple[Mapping[str, Any], AlgorithmConfig]]) -> None:
-        """Applies new settings to population members: in training, in evaluation, in the members' configs, in the
-        history, and in the command log.
+        """Applies new settings of population members to training and evaluation. Updates the members' configs and the
+        history, and records the change in the command log.
 
         Args:
             changed: ``{member: (new settings, config that `MemberSettings.changed` returned for these settings)}``.
@@ -761,8 +761,9 @@ class Population(Checkpointable):
             )
 
     def _note_settings(self, new: Sequence[str]) -> None:
-        """Updates the history and the evaluation after the settings of members or the set of running members have
-        changed. Adds a column to the history for each setting in `new`, the settings that no member had changed before.
+        """Called after the settings of members or the set of running members have changed. Adds a column to the history
+        for each setting in `new`, the settings that no member had changed before. Passes the members' current configs
+        to the evaluation, if one exists.
         """
         for name in new:
             self.history.add_setting(name, self._settings.first_numbers(name))

@@ -107,8 +107,8 @@ class _Game:
 
 
 def _label(player: Player) -> str:
-    """Short name of a player for the note in a video: the last part of a path or text, or the class name of any other
-    player, such as a `Policy` or an `Algorithm`.
+    """Short name of a player for the note in a video. For a path or string, the name is the last path component. For
+    any other player, such as a `Policy` or an `Algorithm`, the name is the class name.
     """
     return os.path.basename(os.fspath(player)) if isinstance(player, str | os.PathLike) else type(player).__name__
 

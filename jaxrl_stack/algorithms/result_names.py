@@ -22,7 +22,7 @@ def root_logger(config: AlgorithmConfig) -> MetricsLogger:
 def result_template(
     config: AlgorithmConfig, module_ids: Sequence[str], agent_ids: Iterable[Hashable]
 ) -> dict[str, Any]:
-    """Result of an iteration with all metrics that a config reports, set to NaN.
+    """Template of an iteration's result: all metrics that a config reports, each with the value NaN.
 
     Args:
         config: The config.
@@ -41,8 +41,8 @@ def result_template(
 
 
 def known_result(config: AlgorithmConfig, module_ids: Sequence[str] = (DEFAULT_MODULE_ID,)) -> dict[str, Any] | None:
-    """Result of an iteration with all metrics that a config reports, set to NaN; None if user code may report further
-    metrics.
+    """Template of an iteration's result: all metrics that a config reports, each with the value NaN. None if user code
+    may report further metrics.
     """
     given = config.explicitly_set - {"env"}
     code = [type(config), config.algo_class, config.learner_class, *(config.stored_value(name) for name in given)]

@@ -231,8 +231,8 @@ class SettingChanges:
         return {path: number_at(value_of(config, path), num_env_steps) for path in self.first}
 
     def get_state(self, config: AlgorithmConfig) -> dict[str, list[Any]]:
-        """Changed settings for checkpoints: ``{path: [first value, present value]}`` with paths such as "lr", or
-        "p0/lr" for module "p0".
+        """Settings that were changed during training, for checkpoints: ``{path: [value before the first change, current
+        value]}`` with paths such as "lr", or "p0/lr" for module "p0".
         """
         return {path: [plain_number(first), plain_number(value_of(config, path))] for path, first in self.first.items()}
 

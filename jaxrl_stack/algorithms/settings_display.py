@@ -43,8 +43,8 @@ def _default_of(field: dataclasses.Field) -> Any:
 
 
 def describe(setting: Setting) -> str:
-    """Describes a setting in one line: meaning, default, and whether it has an effect and can change without
-    recompilation.
+    """Returns one line about a setting: its meaning, its default, and whether its value can change without
+    recompilation. If this package ignores the setting or supports only its default, the line names the alternative.
     """
     notes = [f"Default: {short(setting.default)}."]
     if setting.schedulable:

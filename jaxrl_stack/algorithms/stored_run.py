@@ -133,8 +133,8 @@ def check_code(
 
 def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) -> None:
     """Adds the code of a checkpoint's modules to `needed`, the code that loading the checkpoint requires. Skips modules
-    in `policies` (policy ids of the config), because loading builds these modules from the config, and only the other
-    modules from descriptions in the checkpoint.
+    in `policies` (policy ids of the config), because loading builds these modules from the config. Loading builds all
+    other modules from descriptions in the checkpoint.
     """
     if COMPONENT_LEARNER_GROUP not in stored:
         return  # it is none of an algorithm, as its class will show
@@ -145,8 +145,8 @@ def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) 
 
 
 def _names(node: Any) -> Collection[str]:
-    """Policy ids in a value of the setting ``policies``: a list or dict of the caller, or the JSON value in a
-    checkpoint. Returns [] if the value is damaged.
+    """Returns the policy ids in a value of the setting ``policies``. The value is a list or dict that the caller
+    passed, or a JSON value from a checkpoint. Returns [] if the value is damaged.
     """
     names = node["value"] if isinstance(node, dict) and KIND in node else node
     return [name for name in names if isinstance(name, str)] if isinstance(names, Iterable) else []

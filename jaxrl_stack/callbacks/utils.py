@@ -118,7 +118,9 @@ class CallbackList:
         return any(self._calls[name] for name in names)
 
     def states(self) -> dict[str, bytes | None]:
-        """Pickled attributes of each callback object that has attributes, by class; None if they cannot be pickled."""
+        """Pickled attributes of callback objects, ``{"<class name> <index>": bytes}``. The value is None for an object
+        whose attributes cannot be pickled. Objects without attributes are left out.
+        """
         found: dict[str, bytes | None] = {}
         for number, callback in enumerate(self.callbacks):
             if vars(callback):

@@ -20,7 +20,8 @@ DTYPE_NAMES = {"bool": "BOOL", "float16": "F16", "bfloat16": "BF16", "float32": 
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes arrays to a new file in sequence, without copies, and waits for the disk.
+    """Writes arrays to a new file, one after the other, without copies of C-contiguous arrays. Returns when the file is
+    on disk (``os.fsync``).
 
     Args:
         path: The file, which must not exist.

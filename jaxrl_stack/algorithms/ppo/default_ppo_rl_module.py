@@ -70,8 +70,8 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
         )
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes the policy's outputs: `{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`; with `STATE_IN` also
-        `STATE_OUT`.
+        """Computes the policy's outputs: `{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`. If the encoder is
+        recurrent, reads `STATE_IN` and also returns `STATE_OUT`.
         """
         batch, mask = split_action_mask(batch)
         encoded = self.encoder(batch, critic=False)

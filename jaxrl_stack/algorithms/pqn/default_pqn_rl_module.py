@@ -57,8 +57,8 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
         return initial_state_of(vars(self).get("encoder"))
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """`{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`: for each row, the action with the highest Q-value. If the
-        observations contain an action mask, only actions that the mask allows count.
+        """Computes the actions with the highest Q-values: `{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`. If the
+        observations contain an action mask, chooses only valid actions.
         """
         outputs = self.compute_q_values(batch)
         actions = q_learning.greedy_actions(outputs[QF_PREDS], mask_of(batch[Columns.OBS]))
@@ -91,8 +91,9 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
         return self.compute_q_values(batch)
 
     def compute_q_values(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Q-values of all actions: `{OBS: [..., d]}` -> `{QF_PREDS: float [..., A]}`, and `STATE_OUT` with a recurrent
-        state."""
+        """Q-values of all actions: `{OBS: [..., d]}` -> `{QF_PREDS: float [..., A]}`. If the encoder is recurrent,
+        reads `STATE_IN` and also returns `STATE_OUT`.
+        """
         encoded = self.encoder(split_action_mask(batch)[0])
         return {QF_PREDS: self.qf(encoded[ENCODER_OUT]), **state_out_of(encoded)}
 
@@ -108,8 +109,8 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
         return q_learning.select(q_values, q_learning.greedy_actions(q_values, mask))
 
     def _rates_of_rows(self, shape: tuple[int, ...]) -> jax.Array:
-        """Exploration epsilon of each batch row (one row per environment of this device): float32 ``[B, 1, ...]`` with
-        as many axes as `shape`, the leading axes of the Q-values.
+        """Exploration epsilon of each batch row, one row per environment of this device: float32 ``[B, 1, ...]``. The
+        result has as many axes as `shape`, so that it broadcasts over the other leading axes of the Q-values.
 
         Device d of a program has the environments from ``d * B`` on. `epsilon_per_env` repeats if there are more
         environments than rates.

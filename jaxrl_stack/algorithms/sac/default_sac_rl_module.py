@@ -125,8 +125,8 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     # ------------------------------------------------------------------------------------------------ forward passes
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes the policy's outputs: `{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`; with `STATE_IN` also
-        `STATE_OUT`.
+        """Computes the policy's outputs: `{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`. If the encoder is
+        recurrent, reads `STATE_IN` and also returns `STATE_OUT`.
         """
         inputs, state_out = self._policy(batch)
         return {Columns.ACTION_DIST_INPUTS: inputs, **state_out}
@@ -160,7 +160,9 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return self._forward_train_discrete(batch) if is_discrete else self._forward_train_continuous(batch)
 
     def _forward_train_sequences(self, batch: dict[str, Any], is_discrete: bool) -> dict[str, Any]:
-        """`_forward_train` for sequences: each network makes one pass over observations and next observations."""
+        """Computes the outputs of `_forward_train` for sequences from replay. A sequence is extended by the observation
+        after its last step, so that one pass of a network evaluates observations and next observations.
+        """
         timeline = Timeline(batch, self.burn_in_len)
         inputs, _ = self._policy(timeline.columns(states_of(self.pi_encoder)))
         online = {Columns.OBS: timeline.obs, Columns.STATE_IN: self._critic_states(timeline)}
@@ -289,8 +291,9 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
 
 def of_critic(batch: dict[str, Any], encoder: Any, index: int) -> dict[str, Any]:
-    """Returns the batch with the recurrent state of critic `index` as `STATE_IN`. If the batch has no `STATE_IN`, the
-    state is the encoder's initial state; for an encoder without recurrent state, the batch is then unchanged.
+    """Returns a batch whose `STATE_IN` is the recurrent state of critic `index`. Selects this state from the list of
+    all critics' states in the batch's `STATE_IN`. If the batch has no `STATE_IN`, uses the initial state of the
+    critic's encoder, or returns the batch unchanged if this encoder is stateless.
     """
     if Columns.STATE_IN in batch:
         return {**batch, Columns.STATE_IN: batch[Columns.STATE_IN][index]}

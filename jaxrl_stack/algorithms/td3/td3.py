@@ -35,8 +35,8 @@ _OF_SAMPLING = (
 
 
 class TD3Config(OffPolicyConfig):
-    """Settings of TD3 (Fujimoto et al., 2018, arXiv:1802.09477), and with `bc_alpha` of TD3+BC (Fujimoto & Gu, 2021,
-    arXiv:2106.06860), which learns from recorded data.
+    """Settings of TD3 (Fujimoto et al., 2018, arXiv:1802.09477). If `bc_alpha` is set, the algorithm is TD3+BC
+    (Fujimoto & Gu, 2021, arXiv:2106.06860), which learns from recorded data.
 
     ::
 
@@ -151,7 +151,9 @@ class TD3Config(OffPolicyConfig):
             self._validate_recorded()
 
     def _validate_recorded(self) -> None:
-        """Raises for settings that TD3+BC does not support, and prints notices about settings that it ignores."""
+        """Raises a ValueError if TD3+BC does not support the value of a setting. Prints a notice for each setting
+        that the user has set, but that has no effect with TD3+BC.
+        """
         refuse_recurrent_networks(self)
         if self.n_step != 1:
             self._value_error(f"training(n_step={self.n_step!r}): TD3+BC has one-step targets. Leave n_step at 1.")

@@ -210,8 +210,8 @@ class TD3Learner(TargetNetworkUpdates, Learner):
         return {"policy": -module.compute_policy_values(batch)[1]}
 
     def _policy_loss(self, config: Any, means: dict[str, jax.Array]) -> jax.Array:
-        """Computes the policy loss from `means`, ``{name of a loss term or metric: mean over valid rows}``. Removes
-        from `means` the terms of the policy loss that are not metrics, because the caller logs the remaining entries.
+        """Computes the policy loss from `means`, ``{name of a loss term or metric: mean over valid rows}``. The
+        caller logs the entries of `means` as metrics; this method therefore removes loss terms that are not metrics.
         """
         return means.pop("policy")
 

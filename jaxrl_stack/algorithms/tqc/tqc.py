@@ -12,8 +12,9 @@ from jaxrl_stack.utils.notices import notice_once
 
 
 class TQCConfig(SACConfig):
-    """Settings of TQC (Kuznetsov et al., 2020, arXiv:2005.04269): SAC's settings, and the numbers of critics, of
-    quantiles per critic, and of highest quantiles per critic that the target leaves out.
+    """Settings of TQC (Kuznetsov et al., 2020, arXiv:2005.04269): SAC's settings and three more: the number of
+    critics, the number of quantiles per critic, and the number of each critic's highest quantiles that the target
+    leaves out.
 
     ::
 
