@@ -174,8 +174,8 @@ class Checkpointable:
         return self._in_one_process(save)
 
     def _in_one_process(self, save: Callable[[], str]) -> str:
-        """Calls `save`, which writes a checkpoint, and returns its result; if several processes share the object, only
-        one of them calls it.
+        """Calls `save`, which writes a checkpoint, and returns the result of `save`. A class whose objects several
+        processes share overrides this method, so that only one of the processes calls `save`.
         """
         return save()
 
@@ -229,8 +229,8 @@ class Checkpointable:
             self.set_state(state)
 
     def _hint_for_misfit(self, state: Mapping[str, Any]) -> str:
-        """Returns the reason why a checkpoint's state does not fit this object, as a sentence after a space; empty if
-        unknown.
+        """Returns a sentence with the reason why a checkpoint's state does not fit this object, with a space before the
+        sentence; ``""`` if no reason is known. The error message ends with this sentence.
         """
         del state
         return ""
@@ -301,9 +301,9 @@ class Checkpointable:
 
 
 def _complete(component: Component) -> None:
-    """Fills gaps in the stored configs of a component and of the components inside it (its parts). A stored config
-    lacks a setting if the value is not data, such as a lambda. `component` copies the setting from a part, and a part
-    copies the setting from `component`, if the other config contains the complete value.
+    """Fills gaps in the stored configs of a component and of its parts (the components inside it). A gap is a setting
+    that was not stored because its value is not data, such as a lambda. A gap in the config of `component` is filled
+    from a part, and a gap in the config of a part from `component`, if the other config contains the complete value.
     """
     _, *inside = component.with_parts()
     _take_settings(component, inside)
@@ -400,13 +400,14 @@ def selected(names: Collection[str], components: Parts, not_components: Parts, o
 
 
 def as_names(components: Parts) -> set[str] | None:
-    """Converts the argument `components` to a set of names; None remains None."""
+    """Converts the argument `components` (a name, several names, or None) to a set of names; None remains None."""
     return {components} if isinstance(components, str) else None if components is None else set(components)
 
 
 def _found(stored: Stored, names: Sequence[str]) -> Stored:
-    """Finds a component in a checkpoint by `names`, its path from the root. If the first name is missing and the
-    checkpoint is not an algorithm's, the checkpoint contains only this component, and is returned unchanged.
+    """Returns the component at the path `names` in a checkpoint, such as ``("learner_group", "learner")``. If `names`
+    is empty, returns the whole checkpoint. Also returns the whole checkpoint if the first name is missing and the
+    checkpoint is not an algorithm's, because such a checkpoint contains only this component.
     """
     if not names or (names[0] not in stored and stored.metadata_file != ALGORITHM_METADATA_FILE):
         return stored

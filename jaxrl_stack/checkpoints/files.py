@@ -82,8 +82,8 @@ class Component:
             yield from part.with_parts()
 
     def all_left_out(self) -> dict[str, str]:
-        """Constructor arguments of this component and all its parts that the checkpoint omits, because they are not
-        data (such as code): ``{path: description}``.
+        """Returns the constructor arguments that the checkpoint omits because they are not data (such as code): the
+        arguments of this component and of all components inside it, ``{path: description}``.
         """
         return {where: text for one in self.with_parts() for where, text in one.left_out.items()}
 
@@ -267,7 +267,7 @@ def _to_json(content: Any, name: str) -> str:
 
 
 def _is_shallow(content: Any) -> bool:
-    """Whether lists and dicts are nested at most `MAX_DEPTH` levels deep."""
+    """Whether the lists and dicts in JSON content are nested at most `MAX_DEPTH` levels deep."""
     level = [content]
     for _ in range(MAX_DEPTH + 1):
         level = [part for part in level if isinstance(part, dict | list)]

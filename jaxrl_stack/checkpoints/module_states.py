@@ -55,7 +55,8 @@ def share_attributes(
 ) -> None:
     """Adapts the stored states of modules to the attributes of the modules that load them. For each module id, removes
     stored attributes that the loading module lacks, and adds the loading module's values of attributes that are not
-    stored. The return value of `with_shared_attributes` documents which states do not change.
+    stored. A state does not change if it has no attribute in common with the loading module, or if the leaves of a
+    common attribute differ.
 
     Args:
         state: Stored state of an owner of modules, with only the values at `names`; changed in place.

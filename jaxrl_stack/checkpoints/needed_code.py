@@ -1,5 +1,5 @@
-"""Search for the classes and functions to which a checkpoint refers and which the caller must allow. The search runs
-before any object of the checkpoint is built.
+"""Search for the classes and functions to which a checkpoint refers and which the caller must list in ``allow``. The
+search runs before any object of the checkpoint is built.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class NeededCode:
         self._arguments: dict[str, str] = {}
 
     def add_class(self, path: Any, *bases: type | str) -> None:
-        """Adds a class or function to the code that the caller must allow, if it is not allowed yet.
+        """Adds a class or function to the code that the caller must list in ``allow`` to load the checkpoint. Has no
+        effect if the class or function is already allowed.
 
         Args:
             path: Name in the checkpoint.
@@ -77,15 +78,15 @@ class NeededCode:
             pass
 
     def add(self, node: Any, name: str = "") -> None:
-        """Finds the classes and functions that a JSON node names (see `code_in`). Adds each class or function to the
-        code that the caller must allow, if it is not allowed yet.
+        """Finds the classes and functions that a JSON node names (see `code_in`). Adds each of them to the code that
+        the caller must list in ``allow`` to load the checkpoint, unless the class or function is already allowed.
         """
         for path, bases in code_in(node, name):
             self.add_class(path, *bases)
 
     def add_component(self, component: Component, cls: type, *, without: Collection[str] = ()) -> None:
-        """Records the code and the arguments that are needed to build an object: classes and functions, which the
-        caller must allow, and constructor arguments that the checkpoint lacks, which the caller must pass.
+        """Records the code and the arguments that are needed to build a stored object: classes and functions, which the
+        caller must list in ``allow``, and constructor arguments that the checkpoint lacks, which the caller must pass.
 
         Args:
             component: Description of the object.
@@ -107,22 +108,22 @@ class NeededCode:
         self.add_arguments(left_out)
 
     def add_texts(self, texts: Iterable[str]) -> None:
-        """Adds strings that name code to import, such as ``"my_module:MyEnv"``, to the code that the caller must allow;
-        skips strings that are already allowed.
+        """Adds strings that name code to import, such as ``"my_module:MyEnv"``, to the code that the caller must list
+        in ``allow`` to load the checkpoint; skips strings that are already allowed.
         """
         self._texts |= dict.fromkeys(text for text in texts if not self._loader.allows_text(text))
 
     def add_arguments(self, left_out: Mapping[str, str]) -> None:
         """Adds constructor arguments that the checkpoint does not contain, ``{name: description}``, to the arguments
-        that the caller must pass.
+        that the caller must pass to load the checkpoint.
         """
         # The line is to be pasted: a damaged checkpoint must not write it.
         known = {name: " ".join(str(text).split())[:80] for name, text in left_out.items() if name.isidentifier()}
         self._arguments |= known
 
     def check(self, path: str | os.PathLike[str], call: str, *more: str) -> None:
-        """Raises one error that names all code that the caller must allow, and all arguments that the caller must pass;
-        does nothing if neither code nor arguments were added.
+        """Raises one error that names all code that the caller must list in ``allow``, and all arguments that the
+        caller must pass, to load the checkpoint. Does nothing if neither code nor arguments were added.
 
         Args:
             path: The checkpoint.
@@ -170,8 +171,8 @@ def note_written(text: str, nodes: Iterable[Any], classes: Iterable[str | None])
 
 
 def written_here(text: str) -> dict[str, Any]:
-    """Returns the classes and functions to which the checkpoint file with the content `text` refers, ``{"module:Name":
-    class or function}``; {} if this process did not write the file.
+    """Returns the classes and functions that a checkpoint file names, ``{"module:Name": class or function}``, if this
+    process wrote the file; otherwise {}. `text` is the content of the file. Loading trusts this code without ``allow``.
     """
     return _written_here.get(_digest(text), {})
 
@@ -181,7 +182,9 @@ def _digest(text: str) -> bytes:
 
 
 def _imported(path: str) -> Any:
-    """Finds the class or function at a path, if its module is already imported. Runs no code."""
+    """Returns the class or function for a text ``"module:Name"``; None if its module is not imported yet, or contains
+    no such class or function. Imports nothing and runs no code.
+    """
     module_name, _, qualname = path.partition(":")
     found: Any = sys.modules.get(module_name)
     for part in qualname.split("."):

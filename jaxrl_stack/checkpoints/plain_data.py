@@ -231,8 +231,8 @@ class Encoder:
 
 
 def code_named_by(*values: Any) -> list[Any]:
-    """Returns the classes and functions in values, such as a config. When a checkpoint is loaded, this code is trusted
-    as if `allow` listed it, because the caller passes the values.
+    """Returns the classes and functions in values that a caller passes to load a checkpoint, such as a config. Loading
+    trusts this code as if ``allow`` listed it.
 
     Args:
         *values: Values that `Encoder` supports; lambdas and other objects that are not data are skipped.

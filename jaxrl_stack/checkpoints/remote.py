@@ -153,7 +153,7 @@ class Remote:
 
 
 def _name_below(base: str, path: str) -> str:
-    """Name of a file relative to its folder.
+    """Returns the name of a file in a remote folder, relative to this folder, with "/" between the parts of the name.
 
     Raises:
         ValueError: If it is invalid, for example if it leads out of the folder on this machine.
@@ -185,8 +185,8 @@ def located(path: Any, filesystem: Any) -> tuple[str, Any]:
 
 
 def place_of(path: str | os.PathLike[str], filesystem: Any) -> Remote | Path:
-    """Converts a path to a `Remote`. If the file system is local, returns a local path instead: local folders can be
-    renamed, so that it is safer to replace a checkpoint.
+    """Converts a path to a `Remote`, or to a local path if the file system is local. Replacing a checkpoint is safer on
+    a local file system, because local folders can be renamed.
     """
     text = os.fspath(path)
     if filesystem is None:

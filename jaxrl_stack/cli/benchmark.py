@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Trains all algorithms on all tasks, or continues their training, and prints the table of scores.
+    """Runs a benchmark or continues it: trains each algorithm on each task, then prints the table of scores.
 
     Returns:
         0 if all runs are finished, with a score or without one; 130 after Ctrl-C.

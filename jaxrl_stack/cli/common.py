@@ -22,7 +22,7 @@ def one_line(text: str) -> str:
 
 
 def with_notes(error: BaseException, message: str) -> str:
-    """Appends an error's one-line notes, which name the code that raised it, to `message`."""
+    """Returns `message`, followed by the one-line notes of `error`. These notes name the code that raised the error."""
     # JAX notes, in several lines, how to see more of a traceback: there is none here.
     notes = [note for note in getattr(error, "__notes__", ()) if "\n" not in note]
     return " ".join([message, *notes])

@@ -89,8 +89,9 @@ def _print(data: Dataset, found: Summary) -> None:
 
 
 def _by_component(found: Summary) -> list[Any]:
-    """Returns a list with one item for each histogram of actions in the summary: the moments (mean, standard deviation,
-    ...) of these actions, or None if the actions are discrete.
+    """Returns the moments (mean, standard deviation, ...) that belong to each histogram in ``found.actions``, as a list
+    in the same order. An item is None if the actions of its histogram are discrete, because only continuous actions
+    have moments.
     """
     moments = iter(found.action_moments)
     return [None if own.edges is None else next(moments) for own in found.actions]

@@ -80,7 +80,7 @@ def experiment(
 
 
 def in_any_case(algo: str) -> str:
-    """Finds the name of an algorithm, ignoring upper and lower case; returns an unknown name unchanged."""
+    """Returns the name of an algorithm in its correct spelling, "PPO" for "ppo"; an unknown name does not change."""
     from jaxrl_stack.algorithms.registry import ALGORITHMS
 
     return next((name for name in ALGORITHMS if name.casefold() == algo.casefold()), algo)

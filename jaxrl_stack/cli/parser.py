@@ -668,7 +668,9 @@ def _add_games(add: Callable[..., _Parser]) -> None:
 
 
 def _add_reading(command: _Parser) -> None:
-    """Adds the options about reading recorded steps to a command; they have the names of `offline_data` settings."""
+    """Adds the options about reading recorded steps to a command; each option has the name of a setting of
+    `AlgorithmConfig.offline_data`.
+    """
     group = command.add_argument_group("how files of recorded steps are read, as offline_data() has it")
     group.add_argument(
         "--input-read-schema",
@@ -800,7 +802,9 @@ def _add_pictures(add: Callable[..., _Parser]) -> None:
 
 
 def _complete(names: Callable[..., list[str]], *actions: argparse.Action) -> None:
-    """Enables shell completion for some options, with the words that `names` returns."""
+    """Registers `names` as the completer of command-line arguments: for shell completion, `argcomplete` calls `names`,
+    which returns the possible words.
+    """
     for action in actions:
         action.completer = names  # type: ignore[attr-defined] - where argcomplete looks for it
 

@@ -111,7 +111,7 @@ class _Person:
         return ()
 
     def compute_actions(self, observations: Any, state: tuple[()], **kwargs: Any) -> tuple[Any, tuple[()], dict]:
-        """Prints the observation and asks for an action.
+        """Prints the observation, and returns the action that the person at the terminal types.
 
         Raises:
             EOFError: If the person leaves.

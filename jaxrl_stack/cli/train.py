@@ -103,8 +103,8 @@ def _reason(error: Exception) -> str:
 
 
 def _require_actors(config: AlgorithmConfig, address: str | None) -> None:
-    """Raises CliError for ``--address`` (a Ray cluster) if the run has no actors, because it would not use
-    the cluster.
+    """Raises CliError for ``--address`` (a Ray cluster) if the run starts no actors: such a run would not use the
+    cluster.
     """
     if address is None or num_actors(config):
         return

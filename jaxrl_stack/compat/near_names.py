@@ -28,8 +28,8 @@ class NearNames(importlib.abc.MetaPathFinder):
         self._package = package
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        """Raises an error if a module that cannot be found has a name similar to one in the package; never returns a
-        spec.
+        """Raises an error if an imported module does not exist, but its parent package or module contains a similar
+        name; otherwise returns None, never a spec.
 
         Raises:
             NearNameError: If the package has a name similar to the module's.

@@ -26,7 +26,8 @@ force_tuple = functools.partial(force_list, to_tuple=True)
 
 
 def flatten_dict(nested: Mapping[str, Any], sep: str = "/", env_steps: int = 0) -> dict[str, Any]:
-    """Returns the leaves of nested dicts, lists and tuples by their paths.
+    """Returns the leaves of nested dicts, lists and tuples as a flat dict ``{path: leaf}``: ``{"a": [1, 2]}`` becomes
+    ``{"a/0": 1, "a/1": 2}``.
 
     Args:
         nested: The nested dict.
@@ -50,7 +51,8 @@ def flatten_dict(nested: Mapping[str, Any], sep: str = "/", env_steps: int = 0) 
 
 
 def unflatten_dict(flat: Mapping[str, Any], sep: str = "/") -> dict[str, Any]:
-    """Returns the nested dict of a flat one from `flatten_dict`; positions in sequences become keys.
+    """Converts a flat dict ``{path: leaf}`` from `flatten_dict` back to nested dicts. Lists and tuples become dicts
+    with the positions as keys: ``{"a/0": 1}`` becomes ``{"a": {"0": 1}}``.
 
     Args:
         flat: Leaves by path.

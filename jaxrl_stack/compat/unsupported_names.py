@@ -212,7 +212,8 @@ def _is_module(name: str) -> bool:
 
 
 def stand_ins(module: str) -> Callable[[str], Any]:
-    """Creates the `__getattr__` of a module: it returns placeholder classes for unsupported names of RLlib.
+    """Creates the `__getattr__` of a module, a function that returns placeholder classes for unsupported names of
+    RLlib.
 
     Args:
         module: The ``__name__`` of the module.

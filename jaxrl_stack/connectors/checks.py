@@ -21,8 +21,8 @@ BATCH_SIZE = 7
 
 
 def check_connectors(pipeline: ConnectorPipelineV2) -> None:
-    """Checks a pipeline's pure connectors: each must override ``apply``, and its methods ``init`` and ``apply`` must
-    take the right arguments.
+    """Checks the connectors of a pipeline except host connectors (which override ``__call__``): each connector must
+    override ``apply``, and its methods ``init`` and ``apply`` must take the right arguments.
 
     Raises:
         TypeError: Names the connector, the method, what is wrong with it, and shows the right form.

@@ -523,7 +523,8 @@ class ConnectorPipelineV2(PureConnector):
         return {name: connector.get_state(**kwargs) for name, connector in self._members if name in wanted}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Sets the states of the pipeline's connectors that are in ``state``; other connectors keep their state.
+        """Sets the states of the pipeline's connectors from ``state``, ``{connector name: state}``; connectors that are
+        missing in ``state`` keep their state.
 
         Raises:
             ValueError: A name that no connector has, or a state that does not fit its connector.
@@ -548,7 +549,7 @@ class ConnectorPipelineV2(PureConnector):
             connector.reset_state()
 
     def merge_states(self, states: list[dict[str, Any]], *, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Merges the states of several EnvRunners, connector by connector.
+        """Merges the pipeline states of several EnvRunners into one state, separately for each connector.
 
         Args:
             states: States of the runners. Without `known`: one per runner, all with the same merged statistics.

@@ -246,7 +246,9 @@ class ConnectorV2(Checkpointable, Constructible):
         return gym.spaces.Dict({module_id: function(*(sub[module_id] for sub in spaces)) for module_id in spaces[0]})
 
     def _space_of(self, spaces: Mapping[str, gym.Space], module_id: str) -> gym.Space:
-        """Returns the space of a module; a single-agent connector has one space, which it returns for every id."""
+        """Returns the space of a module from `spaces`, the observation or action spaces by module id. A single-agent
+        connector has one space, which this method returns for every id.
+        """
         if not self._multi_agent and len(spaces) == 1:
             return next(iter(spaces.values()))
         if module_id not in spaces:
@@ -558,7 +560,9 @@ class PureConnector(ConnectorV2):
         return {}
 
     def _fields_from_episodes(self, episodes: Sequence[Any], module_ids: Iterable[str]) -> dict[str, Any]:
-        """Returns ConnectorContext fields, such as previous actions, that can be read from unfinished episodes."""
+        """Returns ConnectorContext fields, such as previous actions, that can be read from unfinished episodes; {} by
+        default.
+        """
         return {}
 
     def _resize(self, num_envs: int, all_reset: bool) -> None:

@@ -1,1 +1,1 @@
-"""Programs that ``jaxrl new`` copies, to be changed line by line."""
+"""Templates of programs. ``jaxrl new`` copies a template to a new file, which the user then changes."""

@@ -31,7 +31,9 @@ class SkeletonPPOConfig(PPOConfig):
 
 
 class SkeletonPPOLearner(PPOLearner):
-    """Learner of PPO that adds the mean square of the policy's outputs to the loss."""
+    """Learner of PPO that adds a penalty on large logits to the loss: the mean square of the policy's outputs, weighted
+    by `logit_coeff`.
+    """
 
     def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
         loss = super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
@@ -42,7 +44,9 @@ class SkeletonPPOLearner(PPOLearner):
 
 
 class SkeletonPPO(PPO):
-    """PPO with the additional loss term. Override `training_step` to change the work of an iteration."""
+    """PPO with a penalty on large logits in the loss, weighted by `logit_coeff`. Override `training_step` to change the
+    work of an iteration.
+    """
 
     @classmethod
     def get_default_config(cls):

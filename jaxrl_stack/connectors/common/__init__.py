@@ -1,4 +1,4 @@
-"""Connectors that can be used in more than one pipeline."""
+"""Connectors that fit into several kinds of pipelines, such as env-to-module and learner pipelines."""
 
 from jaxrl_stack.compat.absent_connectors import absent
 from jaxrl_stack.connectors.common.flatten_observations import FlattenObservations

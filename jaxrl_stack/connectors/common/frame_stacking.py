@@ -101,8 +101,9 @@ class FrameStacking(ConnectorV2):
         return history
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Concatenates the earlier frames in the state and OBS ``[B, ..., C]``, where C is the length of the last axis;
-        the result ``[B, ..., num_frames * C]`` replaces OBS. Earlier frames are zeros where ``ctx.reset`` is True.
+        """Concatenates the earlier frames, which `state` contains, and OBS ``[B, ..., C]``, where C is the length of
+        the last axis of OBS. The result ``[B, ..., num_frames * C]`` replaces OBS. Earlier frames are zeros where
+        ``ctx.reset`` is True.
         """
         if self._as_learner_connector or self.num_frames == 1:
             return state, batch

@@ -78,8 +78,8 @@ class OneHotIntegers(ConnectorV2):
         return channels, np.concatenate([first + np.arange(n) for first, n in zip(low, num_values, strict=True)])
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces each leaf ``[B, ..., C]`` of integer codes in OBS by one-hot vectors, uint8 ``[B, ..., n]`` (n
-        possible values, summed over the C channels).
+        """Replaces each leaf ``[B, ..., C]`` of integer codes in OBS by one-hot vectors, uint8 ``[B, ..., n]``, where n
+        is the number of possible values, summed over the C channels.
         """
         spaces = self._observation_spaces()
 

@@ -79,8 +79,8 @@ class PrevActionsPrevRewards(ConnectorV2):
         return history
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces OBS by a dict with previous actions and rewards; reads ``ctx.prev_actions``, ``ctx.prev_rewards``
-        and ``ctx.reset``.
+        """Replaces OBS by a dict of the observation, the previous actions and the previous rewards. The previous values
+        come from `state`, ``ctx.prev_actions`` and ``ctx.prev_rewards``, and are zeros where ``ctx.reset`` is True.
         """
         spaces = self._action_spaces()
         state, batch = dict(state), dict(batch)
@@ -99,10 +99,10 @@ class PrevActionsPrevRewards(ConnectorV2):
 
 
 def _push(history: dict[str, jax.Array], name: str, last: jax.Array, reset: jax.Array) -> jax.Array:
-    """Appends `last`, the newest action or reward of each environment, to the n - 1 older ones in ``history[name]``,
-    and returns all n: float32 ``[B, n * D]``, with D numbers per action or reward. Rows where `reset` is True are
-    zeros. Stores the newest n - 1 of the result in ``history[name]``, in place; if n is 1, `history` has no entry
-    `name`.
+    """Returns the n newest actions or rewards of each environment, the newest last: float32 ``[B, n * D]``, with D
+    numbers per action or reward. ``history[name]`` contains the n - 1 earlier ones, and `last` ``[B, D]`` is the
+    newest. Rows where `reset` is True are zeros. Stores the newest n - 1 of the result in ``history[name]``, in place;
+    if n is 1, `history` has no entry `name`.
     """
     window = jnp.concatenate([history[name], last], axis=-1) if name in history else last
     # Also an action 0 is no action after a reset: its one-hot vector must be zero.
