@@ -122,8 +122,8 @@ def reason_to_stop(
 def closing_lines(
     reason: StopReason | None, statistics: RunStatistics, num_members: int, num_reached: int, num_diverged: int
 ) -> list[str]:
-    """Lines of text that `Population.learn` prints at its end: why training stopped, env steps and speed, and how many
-    members reached the goal or diverged. `statistics` counts the env steps of a single member.
+    """Lines of text that `Population.learn` prints at its end: why training stopped, env steps and speed, how many
+    members reached their goals, and how many diverged. `statistics` counts the env steps of a single member.
     """
     speed, members = statistics.steps_per_second_overall, counted(num_members, "member")
     return [

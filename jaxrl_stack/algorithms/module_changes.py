@@ -338,8 +338,8 @@ def ray_kept(driver: Driver) -> Iterator[None]:
 
 def _with_known_spaces(spec: RLModuleSpec, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> RLModuleSpec:
     """Sets a missing observation or action space in a new module's spec to the space that all policies with agents have
-    in common. Raises a ValueError if a space is missing and these policies have different spaces, or if no policy has
-    agents.
+    in common. Raises a ValueError if a missing space cannot be determined, because these policies have different spaces
+    or no policy has agents.
     """
     for i, name in enumerate(("observation_space", "action_space")):
         own = [pair[i] for pair in spaces.values()]

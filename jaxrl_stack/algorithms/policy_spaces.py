@@ -16,8 +16,9 @@ SpacesById = Mapping[str, tuple[gym.Space, gym.Space]]
 
 
 def with_policies_of(config: Any, env: Any, spaces: SpacesById | None) -> SpacesById | None:
-    """Adds the spaces of all policies that act for agents of a multi-agent environment to `spaces`, ``{policy id:
-    (observation space, action space)}``. Returns `spaces` unchanged without an environment or with a single agent.
+    """Returns `spaces`, extended by the spaces of all policies that act for agents of a multi-agent environment:
+    ``{policy id: (observation space, action space)}``. Returns `spaces` unchanged if `env` is None or the config is for
+    a single agent.
 
     Args:
         config: The config.

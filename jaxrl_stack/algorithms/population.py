@@ -157,8 +157,8 @@ class Population(Checkpointable):
         self._begin_files()
 
     def _begin_files(self) -> None:
-        """Creates new objects that save checkpoints and record commands, for a new folder. `train` creates the folder
-        after the next iteration if ``reporting(checkpoint_frequency=...)`` is set.
+        """Creates new objects that save checkpoints and record commands. Does not create the folder for their files: if
+        ``reporting(checkpoint_frequency=...)`` is set, `train` creates a new folder after the next iteration.
         """
         self.directory: Path | None = None
         self._commands = CommandLog(is_kept=self.config.checkpoint_frequency is not None)
@@ -240,7 +240,7 @@ class Population(Checkpointable):
         """Continues counting iterations and seconds from `done` and `seconds`, the values in a restored state. Marks
         two kinds of this population's checkpoints for removal: checkpoints of later iterations, and checkpoints that do
         not belong to the history of the restored state (see `mark_of`). Removes the file with the table of the members'
-        results, which `write_runs` writes again.
+        results (`MEMBERS_FILE`), which `write_runs` writes again.
         """
         self._iterations.go_on(done, seconds, self.driver)
         self.stored_checkpoints.restored(self.iteration)
@@ -761,9 +761,9 @@ class Population(Checkpointable):
             )
 
     def _note_settings(self, new: Sequence[str]) -> None:
-        """Called after the settings of members or the set of running members have changed. Adds a column to the history
-        for each setting in `new`, the settings that no member had changed before. Passes the members' current configs
-        to the evaluation, if one exists.
+        """Updates the history and the evaluation after the settings of members or the set of running members have
+        changed. Adds a column to the history for each setting in `new`, the settings that no member had changed before.
+        Passes the members' current configs to the evaluation, if one exists.
         """
         for name in new:
             self.history.add_setting(name, self._settings.first_numbers(name))

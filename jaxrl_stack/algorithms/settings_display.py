@@ -43,8 +43,9 @@ def _default_of(field: dataclasses.Field) -> Any:
 
 
 def describe(setting: Setting) -> str:
-    """Returns one line about a setting: its meaning, its default, and whether its value can change without
-    recompilation. If this package ignores the setting or supports only its default, the line names the alternative.
+    """Returns one line about a setting: its meaning, its default and, if the setting is traced, that other values need
+    no recompilation. If this package ignores the setting or supports only its default, the line says so and names the
+    alternative.
     """
     notes = [f"Default: {short(setting.default)}."]
     if setting.schedulable:

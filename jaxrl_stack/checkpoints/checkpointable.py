@@ -174,8 +174,8 @@ class Checkpointable:
         return self._in_one_process(save)
 
     def _in_one_process(self, save: Callable[[], str]) -> str:
-        """Calls `save`, which writes a checkpoint, and returns the result of `save`. A class whose objects several
-        processes share overrides this method, so that only one of the processes calls `save`.
+        """Calls `save`, which writes a checkpoint, and returns the result of `save`. If several processes share an
+        object, the object's class overrides this method, so that only one of the processes calls `save`.
         """
         return save()
 
@@ -229,8 +229,8 @@ class Checkpointable:
             self.set_state(state)
 
     def _hint_for_misfit(self, state: Mapping[str, Any]) -> str:
-        """Returns a sentence with the reason why a checkpoint's state does not fit this object, with a space before the
-        sentence; ``""`` if no reason is known. The error message ends with this sentence.
+        """Returns the end of the error message for a checkpoint whose state does not fit this object: a space, and the
+        reason in one or more sentences; ``""`` if no reason is known.
         """
         del state
         return ""

@@ -55,8 +55,8 @@ def share_attributes(
 ) -> None:
     """Adapts the stored states of modules to the attributes of the modules that load them. For each module id, removes
     stored attributes that the loading module lacks, and adds the loading module's values of attributes that are not
-    stored. A state does not change if it has no attribute in common with the loading module, or if the leaves of a
-    common attribute differ.
+    stored. A module's state does not change if it has no attribute in common with the loading module, or if an
+    attribute in both consists of arrays with different paths.
 
     Args:
         state: Stored state of an owner of modules, with only the values at `names`; changed in place.

@@ -153,7 +153,8 @@ class Remote:
 
 
 def _name_below(base: str, path: str) -> str:
-    """Returns the name of a file in a remote folder, relative to this folder, with "/" between the parts of the name.
+    """Returns the name of a remote file or folder, relative to the folder `base` that contains it, with "/" between the
+    parts of the name. `path` is the full name on the remote file system.
 
     Raises:
         ValueError: If it is invalid, for example if it leads out of the folder on this machine.

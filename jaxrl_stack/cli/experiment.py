@@ -80,7 +80,9 @@ def experiment(
 
 
 def in_any_case(algo: str) -> str:
-    """Returns the name of an algorithm in its correct spelling, "PPO" for "ppo"; an unknown name does not change."""
+    """Returns the name of an algorithm with the correct upper and lower case, such as "PPO" for "ppo"; an unknown name
+    does not change.
+    """
     from jaxrl_stack.algorithms.registry import ALGORITHMS
 
     return next((name for name in ALGORITHMS if name.casefold() == algo.casefold()), algo)

@@ -111,7 +111,8 @@ class _Person:
         return ()
 
     def compute_actions(self, observations: Any, state: tuple[()], **kwargs: Any) -> tuple[Any, tuple[()], dict]:
-        """Prints the observation, and returns the action that the person at the terminal types.
+        """Prints the observation, and asks the person at the terminal until the answer is a legal action. Returns
+        ``(actions, state, {})``; `actions` contains only this action.
 
         Raises:
             EOFError: If the person leaves.

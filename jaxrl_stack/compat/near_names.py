@@ -28,11 +28,11 @@ class NearNames(importlib.abc.MetaPathFinder):
         self._package = package
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        """Raises an error if an imported module does not exist, but its parent package or module contains a similar
-        name; otherwise returns None, never a spec.
+        """Raises an error if an imported module of the finder's package does not exist, but its parent package or
+        module contains a similar name. Otherwise returns None, never a spec.
 
         Raises:
-            NearNameError: If the package has a name similar to the module's.
+            NearNameError: If the parent contains a name similar to the module's.
         """
         parent, _, name = fullname.rpartition(".")
         if parent.partition(".")[0] != self._package or name.startswith("_") or parent not in sys.modules:

@@ -20,9 +20,9 @@ def mean_std_filter(env: Any, spaces: Any, device: Any) -> MeanStdFilter:
 
 @register_class
 def returns_and_mean_std_filter(env: Any, spaces: Any, device: Any) -> list[ConnectorV2]:
-    """Env-to-module connector function that returns two connectors. `ReturnsSoFar` adds discounted returns as a column
-    of the batch; the learner connector of `normalized_rewards` reads this column. `MeanStdFilter` normalises
-    observations by running statistics.
+    """Env-to-module connector function that returns two connectors. `ReturnsSoFar` adds a column of discounted
+    returns, which the learner connector from `normalized_rewards` needs. `MeanStdFilter` normalises observations by
+    running statistics.
     """
     return [ReturnsSoFar(), MeanStdFilter()]
 

@@ -57,8 +57,8 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
         return initial_state_of(vars(self).get("encoder"))
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes the actions with the highest Q-values: `{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`. If the
-        observations contain an action mask, chooses only valid actions.
+        """Computes the action with the highest Q-value for each row: `{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`. If
+        the observations contain an action mask, chooses only valid actions.
         """
         outputs = self.compute_q_values(batch)
         actions = q_learning.greedy_actions(outputs[QF_PREDS], mask_of(batch[Columns.OBS]))

@@ -160,8 +160,9 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return self._forward_train_discrete(batch) if is_discrete else self._forward_train_continuous(batch)
 
     def _forward_train_sequences(self, batch: dict[str, Any], is_discrete: bool) -> dict[str, Any]:
-        """Computes the outputs of `_forward_train` for sequences from replay. A sequence is extended by the observation
-        after its last step, so that one pass of a network evaluates observations and next observations.
+        """Computes the outputs of `_forward_train` for sequences from replay. Each sequence is extended by the
+        observation after its last valid step (see `Timeline`), so that a network evaluates observations and next
+        observations in one pass.
         """
         timeline = Timeline(batch, self.burn_in_len)
         inputs, _ = self._policy(timeline.columns(states_of(self.pi_encoder)))

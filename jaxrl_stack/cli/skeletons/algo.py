@@ -44,8 +44,8 @@ class SkeletonPPOLearner(PPOLearner):
 
 
 class SkeletonPPO(PPO):
-    """PPO with a penalty on large logits in the loss, weighted by `logit_coeff`. Override `training_step` to change the
-    work of an iteration.
+    """PPO with an additional loss term: a penalty on large logits, weighted by `logit_coeff`. Override `training_step`
+    to change the work of an iteration.
     """
 
     @classmethod

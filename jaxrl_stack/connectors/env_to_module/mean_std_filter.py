@@ -83,7 +83,9 @@ class MeanStdFilter(ConnectorV2):
         return gym.spaces.Dict({key: space[key], OBSERVATIONS: with_parts(normalized, space[OBSERVATIONS])})
 
     def _mask_key(self, space: Any) -> str | None:
-        """Returns the key of the action mask, which is not normalised, in an observation space; None without mask."""
+        """Returns the key of the action mask in an observation space; None if the space has no mask. The mask is not
+        normalised.
+        """
         return mask_key_in(space, self.mask_keys)
 
     def init(self, num_envs: int) -> Any:

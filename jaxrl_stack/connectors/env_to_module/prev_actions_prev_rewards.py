@@ -100,9 +100,9 @@ class PrevActionsPrevRewards(ConnectorV2):
 
 def _push(history: dict[str, jax.Array], name: str, last: jax.Array, reset: jax.Array) -> jax.Array:
     """Returns the n newest actions or rewards of each environment, the newest last: float32 ``[B, n * D]``, with D
-    numbers per action or reward. ``history[name]`` contains the n - 1 earlier ones, and `last` ``[B, D]`` is the
-    newest. Rows where `reset` is True are zeros. Stores the newest n - 1 of the result in ``history[name]``, in place;
-    if n is 1, `history` has no entry `name`.
+    numbers per action or reward. ``history[name]`` contains the n - 1 earlier actions or rewards, and `last`
+    ``[B, D]`` is the newest. Rows where `reset` is True are zeros. Stores the newest n - 1 of the result in
+    ``history[name]``, in place; if n is 1, `history` has no entry `name`.
     """
     window = jnp.concatenate([history[name], last], axis=-1) if name in history else last
     # Also an action 0 is no action after a reset: its one-hot vector must be zero.
