@@ -148,8 +148,8 @@ def columns_of_episodes(columns: dict[str, dict[tuple, list[Any]]], episodes: Ep
 
 
 def _rows_by_chunk(name: str, data: dict[tuple, list[Any]], episodes: Episodes) -> dict[int, Any]:
-    """Converts the items of a batch column to arrays, ``{index of the episode chunk: arrays}``; chunks without items
-    are missing.
+    """Converts the items of a batch column (one per step, added by host connectors) to arrays,
+    ``{index of the episode chunk: arrays}``. The result has no entry for chunks without items.
     """
     extra = 1 if name == Columns.OBS else 0
     rows_of: dict[int, Any] = {}
@@ -180,8 +180,9 @@ def _rows_by_chunk(name: str, data: dict[tuple, list[Any]], episodes: Episodes) 
 def _items_of_chunks(
     items: list[Any], chunks: Mapping[int, SingleAgentEpisode]
 ) -> Iterator[tuple[list[int], list[Any]]]:
-    """Yields pairs ``(indices of chunks, items of these chunks)`` for the items of an episode in a batch column. Yields
-    one pair per chunk if the chunk of every item is known, otherwise one pair with all chunks and all items.
+    """Assigns the items of an episode in a batch column to the episode's chunks: yields pairs
+    ``(indices of chunks, items of these chunks)``. Yields one pair per chunk if the chunk of every item is known,
+    otherwise one pair with all chunks and all items.
 
     Args:
         items: Items of an episode.
@@ -295,7 +296,9 @@ def _observations(
 
 
 def _one_item_per_episode(name: str, data: Any, episodes: Episodes, source: str) -> Any:
-    """Converts a column with one item per unfinished episode to arrays ``[B, ...]``; arrays stay unchanged."""
+    """Stacks the items of a column, one per unfinished episode, to arrays ``[B, ...]``. If the column already contains
+    arrays, returns them unchanged.
+    """
     if is_by_episode(data):
         keys = [episode_key(episode) for episode in episodes]
         wrong = {key: len(data.get(key, ())) for key in [*keys, *data] if len(data.get(key, ())) != 1}
@@ -324,5 +327,5 @@ def _written_by(writers: dict[str, str], column: str) -> str:
 
 
 def snake_case(name: str) -> str:
-    """Converts ``"MeanStdFilter"`` to ``"mean_std_filter"``."""
+    """Converts a class name to snake case: ``"MeanStdFilter"`` becomes ``"mean_std_filter"``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

@@ -1,4 +1,4 @@
-"""Pipelines of several modules as one component of a checkpoint."""
+"""Storage of the connector pipelines of several modules as one component of a checkpoint."""
 
 from __future__ import annotations
 

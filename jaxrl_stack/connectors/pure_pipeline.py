@@ -88,8 +88,8 @@ class PurePipeline:
 
     @staticmethod
     def make_context(**fields: Any) -> ConnectorContext:
-        """Creates a `ConnectorContext` from its fields, for lower-level modules of this package, which cannot import
-        the class.
+        """Creates a `ConnectorContext` from its fields. Lower-level modules of this package call this function, because
+        they cannot import the class.
         """
         return ConnectorContext(**fields)
 
@@ -248,7 +248,8 @@ def _check_masks_are_kept(given: Mapping[str, Any], made: Mapping[str, Any], mas
 
 
 def checked_output(result: Any) -> tuple[Any, dict[str, Any]]:
-    """Checks and returns the result of a connector's ``apply``: ``(state, {module_id: {column: arrays}})``.
+    """Raises a TypeError unless the result of a connector's ``apply`` is a tuple
+    ``(state, {module_id: {column: arrays}})``; returns the result unchanged.
 
     Raises:
         TypeError: The result has another form.

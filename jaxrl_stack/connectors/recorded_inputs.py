@@ -99,9 +99,9 @@ class PipelineInputs:
 
     @functools.cached_property
     def _of_several_steps(self) -> list[str]:
-        """Names of connectors that cannot convert single observations. Contains only the first kind that exists: host
-        connectors, connectors with a state, or connectors whose results depend on the previous action, the previous
-        reward or resets.
+        """Names of the connectors that cannot convert single observations: the host connectors; if the pipeline has
+        none, the connectors with a state; if it has neither, the connectors whose results depend on the previous
+        action, the previous reward or resets.
         """
         of_episodes = [name for name, own in self._members if own.is_host_connector]
         with_state = [] if of_episodes else [name for name, own in self._members if jax.tree.leaves(own.init(1))]

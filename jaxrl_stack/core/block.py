@@ -49,7 +49,7 @@ class Recorded(Protocol):
         ...
 
     def with_columns(self, columns: dict[str, Any]) -> Self:
-        """Returns a copy of this container in which `columns`, ``{column: pytree}``, replace all columns."""
+        """Returns a container of the same class whose columns are `columns`, ``{column: pytree}``."""
         ...
 
     def run(self, start: int, stop: int) -> Self:
@@ -87,7 +87,7 @@ class DrawnRows:
         return self.shape[0]
 
     def with_columns(self, columns: dict[str, Any]) -> DrawnRows:
-        """Returns a copy of this container in which `columns`, ``{column: pytree}``, replace all columns."""
+        """Returns a container of the same class whose columns are `columns`, ``{column: pytree}``."""
         return DrawnRows(columns)
 
     def run(self, start: int, stop: int) -> DrawnRows:
@@ -117,8 +117,9 @@ class Block:
 
     @classmethod
     def of_recording(cls, columns: dict[str, Any], layout: Layout, resets: Any = None) -> Self:
-        """Builds a block from sampled columns ``[T, B, ...]``, which have whole frame stacks and the recurrent state of
-        every step. Keeps only the frames and states that the argument `layout` requires.
+        """Builds a block from sampled columns ``[T, B, ...]``, in which observations contain all stacked frames and
+        every step has a recurrent state (if the module has states). The block stores only the frames and states that
+        `layout` requires.
 
         Args:
             columns: ``{column: pytree [T, B, ...]}``.
@@ -175,8 +176,8 @@ class Block:
         return cls(columns, layout)
 
     def as_planned(self, layout: Layout | None) -> Self:
-        """Returns a copy of the block with the given `layout` (static description of the block's columns, or None), if
-        the block has no layout. A block that already has a layout is returned unchanged.
+        """If the block has no layout, returns a copy of the block with the given `layout` (static description of the
+        block's columns, or None). If the block already has a layout, returns the block unchanged.
         """
         return self if self.layout is not None else dataclasses.replace(self, layout=layout)
 
@@ -273,8 +274,8 @@ class Block:
 
     @property
     def chunk_length(self) -> int | None:
-        """Number of steps of a chunk (training sequence), for which the block stores one recurrent state; None for a
-        module without a recurrent state.
+        """Number of steps per chunk (training sequence) of a recurrent module; the block stores one recurrent state per
+        chunk. None if the module has no recurrent state.
         """
         return self.known_layout.chunk_length
 
@@ -291,17 +292,16 @@ class Block:
         return self.columns
 
     def fits_minibatches(self, num_rows: int) -> bool:
-        """Returns True if `num_rows`, the number of rows (steps of single agents) in a minibatch, is a multiple of the
-        layout's `num_agents`: then a minibatch can consist of whole env steps with one row per agent. If minibatches
-        draw rows one by one, ``num_agents`` is 1, and the result is True.
+        """Returns True if minibatches of `num_rows` rows (steps of single agents) can consist of whole env steps with
+        one row per agent: `num_rows` must be a multiple of the layout's `num_agents`. If minibatches draw rows one by
+        one, ``num_agents`` is 1, and the result is True.
         """
         return num_rows % self.known_layout.num_agents == 0
 
     def rows_of_observations(self, function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
         """Prepares the evaluation of `function` on the observations of selected steps of the block. Returns two pairs
-        ``(inputs, f)``: the first for the observations before the steps, the second for the observations after the
-        steps. If `f` is called with the entries of `inputs` for some steps, it returns the results of `function` at
-        these steps.
+        ``(inputs, f)``: one for the observations before the steps, one for the observations after the steps. `inputs`
+        has one entry per step. To evaluate `function` at some steps, call `f` with the entries of these steps.
 
         `inputs` has one entry per step, ``[T * B, ...]``. See `frames.rows_of_block`.
         """

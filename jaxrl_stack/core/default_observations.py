@@ -96,7 +96,8 @@ def valid_actions(observations: Any, action_space: gym.Space | None) -> jax.Arra
 
 
 def masked_logits(logits: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Returns logits for which invalid actions have probability 0 and no gradient.
+    """Returns `logits` with a large negative number for each invalid action (False in `mask`). Invalid actions then
+    have probability 0, and their logits have no gradient.
 
     Args:
         logits: Float ``[..., A]``; for several Categoricals their concatenated logits.

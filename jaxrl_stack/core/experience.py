@@ -63,9 +63,9 @@ class Versions(NamedTuple):
 
 
 class AgentTimes(NamedTuple):
-    """NumPy arrays with the times at which agents' steps began and were complete, for environments with several agents.
-    Times are counted in vector steps (one step in each environment) of the `sample()` call that returned the `Part`
-    with these times.
+    """Times at which agents' steps began and were complete, as NumPy arrays, for environments with several agents.
+    Times are counted in vector steps (one step in each environment) from the start of one `sample()` call. The `Part`
+    that contains these times has the steps of this call.
 
     Row ``s * B + i`` is agent s of the module in environment i. If the part continues the part before (see
     `RecordingId.serial`), the unfinished episode of environment i continues, too, unless ``ends[-1, i]`` is True in the
@@ -165,13 +165,13 @@ class Part:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape ``(T, B)`` of the sampled steps of each module; B may differ between modules."""
+        """Shapes ``(T, B)`` of the sampled steps, ``{module_id: shape}``; B may differ between modules."""
         return {mid: own.shape for mid, own in self.blocks.items()}
 
     def run(self, bounds: Mapping[str, tuple[int, int]]) -> Part:
-        """Returns a slice of this part of an `Experience`: for each module, the indices ``start`` to ``stop - 1`` on
-        axis B of steps ``[T, B, ...]``, or on axis N of rows ``[N, ...]``. NumPy arrays of the slice are views. The
-        slice's attribute `times` (begins and ends of agents' steps) is None.
+        """Slices this part of an `Experience`: the result has the indices ``start`` to ``stop - 1`` of each module, on
+        axis B of steps ``[T, B, ...]`` or on axis N of rows ``[N, ...]``. NumPy arrays of the result are views. The
+        attribute `times` of the result is None.
 
         Args:
             bounds: ``{module_id: (start, stop)}``.
@@ -423,8 +423,8 @@ class Share:
         return Experience((joined(runs),))
 
     def _bounds(self, num_columns: int) -> list[tuple[int, int]]:
-        """Returns one index range ``(start, stop)`` for each entry of `parts` (one `Part` per `sample()` call): the
-        indices on axis B whose steps belong to this learner. `num_columns` is the size of axis B in every part.
+        """Returns one range ``(start, stop)`` for each entry of `parts` (one `Part` per `sample()` call): this learner
+        gets the steps with these indices on axis B of the part. Axis B has the size `num_columns` in every part.
         """
         start, stop = self.start * num_columns, (self.start + self.length) * num_columns
         if start.denominator > 1 or stop.denominator > 1:

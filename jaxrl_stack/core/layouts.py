@@ -177,8 +177,8 @@ def layout_of_block(module: RLModule, columns: Mapping[str, Any], num_steps: int
 
 
 def layout_for_replay(module: RLModule, *, num_frames: int = 1) -> Layout:
-    """Returns the `Layout` (static description of the columns) of a module's steps in a replay buffer. If the
-    module is recurrent, the buffer stores the recurrent state before every step.
+    """Returns the `Layout` (static description of the columns) of a module's steps in a replay buffer. If the module is
+    recurrent, the layout has ``chunk_length=1``: the buffer stores the recurrent state before every step.
 
     Args:
         module: Module of the blocks.

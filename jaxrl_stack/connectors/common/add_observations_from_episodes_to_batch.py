@@ -1,4 +1,4 @@
-"""AddObservationsFromEpisodesToBatch under RLlib's import path."""
+"""RLlib's import path of the class `AddObservationsFromEpisodesToBatch`."""
 
 from jaxrl_stack.connectors.markers import AddObservationsFromEpisodesToBatch
 

@@ -1,4 +1,4 @@
-"""AddStatesFromEpisodesToBatch under RLlib's import path."""
+"""RLlib's import path of the class `AddStatesFromEpisodesToBatch`."""
 
 from jaxrl_stack.connectors.markers import AddStatesFromEpisodesToBatch
 

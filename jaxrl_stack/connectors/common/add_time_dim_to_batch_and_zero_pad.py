@@ -1,4 +1,4 @@
-"""AddTimeDimToBatchAndZeroPad under RLlib's import path."""
+"""RLlib's import path of the class `AddTimeDimToBatchAndZeroPad`."""
 
 from jaxrl_stack.connectors.markers import AddTimeDimToBatchAndZeroPad
 

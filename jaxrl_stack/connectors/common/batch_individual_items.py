@@ -1,4 +1,4 @@
-"""BatchIndividualItems under RLlib's import path."""
+"""RLlib's import path of the class `BatchIndividualItems`."""
 
 from jaxrl_stack.connectors.markers import BatchIndividualItems
 

@@ -1,4 +1,4 @@
-"""NumpyToTensor under RLlib's import path."""
+"""RLlib's import path of the class `NumpyToTensor`."""
 
 from jaxrl_stack.connectors.markers import NumpyToTensor
 

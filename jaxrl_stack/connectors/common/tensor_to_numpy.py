@@ -1,4 +1,4 @@
-"""TensorToNumpy under RLlib's import path."""
+"""RLlib's import path of the class `TensorToNumpy`."""
 
 from jaxrl_stack.connectors.markers import TensorToNumpy
 

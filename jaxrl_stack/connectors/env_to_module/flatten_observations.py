@@ -1,4 +1,4 @@
-"""FlattenObservations under RLlib's import path."""
+"""RLlib's import path of the class `FlattenObservations`."""
 
 from jaxrl_stack.connectors.common.flatten_observations import FlattenObservations
 

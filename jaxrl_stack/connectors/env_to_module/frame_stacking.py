@@ -1,4 +1,4 @@
-"""FrameStacking in an env-to-module pipeline, under RLlib's import path."""
+"""RLlib's import path of the class `FrameStacking` (alias `FrameStackingEnvToModule`), for env-to-module pipelines."""
 
 from jaxrl_stack.connectors.common.frame_stacking import FrameStacking
 from jaxrl_stack.connectors.common.frame_stacking import FrameStacking as FrameStackingEnvToModule

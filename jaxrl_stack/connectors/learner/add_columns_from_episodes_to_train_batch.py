@@ -1,4 +1,4 @@
-"""AddColumnsFromEpisodesToTrainBatch under RLlib's import path."""
+"""RLlib's import path of the class `AddColumnsFromEpisodesToTrainBatch`."""
 
 from jaxrl_stack.connectors.markers import AddColumnsFromEpisodesToTrainBatch
 

@@ -1,4 +1,4 @@
-"""AddOneTsToEpisodesAndTruncate under RLlib's import path."""
+"""RLlib's import path of the class `AddOneTsToEpisodesAndTruncate`."""
 
 from jaxrl_stack.connectors.markers import AddOneTsToEpisodesAndTruncate
 

@@ -1,4 +1,4 @@
-"""FrameStacking in a learner pipeline, under RLlib's import path."""
+"""RLlib's import path of the classes `FrameStacking` and `FrameStackingLearner`, for learner pipelines."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["FrameStacking", "FrameStackingLearner"]
 
 
 class FrameStackingLearner(FrameStacking):
-    """FrameStacking for learner pipelines, with ``as_learner_connector=True``. It stacks nothing, because observations
-    are already stacked. It checks that the length of the input space's last axis is a multiple of ``num_frames``; the
-    output space is the input space.
+    """`FrameStacking` for learner pipelines: the default of ``as_learner_connector`` is True. The connector stacks
+    nothing, because the env-to-module pipeline has already stacked the observations. It checks that the length of the
+    input space's last axis is a multiple of ``num_frames``; the output space is the input space.
     """
 
     def __init__(self, *args, **kwargs):

@@ -1,4 +1,4 @@
-"""Pipeline of connectors before a learner's loss."""
+"""Pipeline of connectors that convert sampled steps to the columns that a learner's loss reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListifyDataForVectorEnv under RLlib's import path."""
+"""RLlib's import path of the class `ListifyDataForVectorEnv`."""
 
 from jaxrl_stack.connectors.markers import ListifyDataForVectorEnv
 

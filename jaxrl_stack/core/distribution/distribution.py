@@ -75,7 +75,8 @@ class Distribution(abc.ABC):
 
     @classmethod
     def get_partial_dist_cls(cls, **partial_kwargs: Any) -> type[Distribution]:
-        """Returns a subclass with default arguments for `from_logits` and `required_input_dim`.
+        """Returns a subclass whose methods `from_logits` and `required_input_dim` use `partial_kwargs` as default
+        keyword arguments.
 
         Use it for distributions that need more than logits, such as `MultiCategorical` (`input_lens`). Arguments of a
         call override `partial_kwargs`.

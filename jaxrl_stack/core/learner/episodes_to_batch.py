@@ -176,7 +176,7 @@ def _side_by_side(
     columns: list[dict[str, Any]], shape: tuple[int, int], num_devices: int
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Stacks the columns of episodes to arrays ``[T, B, ...]``, with one episode per index on axis B, padded with
-    zeros; `shape` is ``(T, B)``. Also returns the indices of the rows (steps) that are not padding.
+    zeros; `shape` is ``(T, B)``. Also returns the flat indices of the steps that are not padding.
 
     The indices refer to the flattened block ``[D, T, B / D]``, episode by episode.
     """

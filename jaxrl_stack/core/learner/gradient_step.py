@@ -55,7 +55,8 @@ class _Linearized(NamedTuple):
 
 
 class _Shares(NamedTuple):
-    """Contributions of one or several microbatches to the losses, gradients and metrics of a minibatch.
+    """Partial results of a minibatch after one or several microbatches: summed contributions to its losses and
+    gradients, merged metrics, and the modules' non-parameter state.
 
     Attributes:
         rest: Non-parameter state of the modules after the last microbatch.
@@ -203,8 +204,8 @@ def _log_finiteness(
 
 def row_counts(items: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str | None) -> dict[ModuleID, jax.Array]:
     """Returns the number of valid rows (not masked) of each module in a minibatch, averaged over the devices,
-    ``{module_id: float32}``. If no row of a module is valid on any device, the number is 1, so that means over
-    the rows are 0.
+    ``{module_id: float32}``. If a module has no valid row on any device, the number is 1: a mean over the rows, the sum
+    divided by this number, is then 0.
     """
     counts = {}
     for mid, own in items.items():

@@ -77,8 +77,8 @@ class RowForm:
         return columns, module.forward_train(columns)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the maximum number of steps in a microbatch. With this number, backpropagation needs about as much
-        memory as for `num_rows` single steps.
+        """Returns the largest number of steps that a microbatch may have. Backpropagation through these steps needs
+        about as much memory as through `num_rows` single steps.
         """
         return num_rows
 
@@ -199,8 +199,8 @@ class ChunkForm:
         return items
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns one row of each drawn chunk ``[m, L, ...]``: step ``step[i]`` of chunk i. Leaves out ``STATE_IN`` and
-        other columns without an axis of steps.
+        """Returns one row of each of m drawn chunks ``[m, L, ...]``: for chunk i, the row of the step with the index
+        ``step[i]``. Leaves out ``STATE_IN`` and other columns without an axis of steps.
         """
         leading = (len(step), self.length)
         return {
@@ -221,8 +221,8 @@ class ChunkForm:
         return columns, self._in_chunks(dict(module.forward_train(rows)), columns, num_axes=1)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the maximum number of steps in a microbatch. With this number, backpropagation needs about as much
-        memory as for `num_rows` single steps.
+        """Returns the largest number of steps that a microbatch may have. Backpropagation through these steps needs
+        about as much memory as through `num_rows` single steps.
         """
         return num_rows
 
@@ -262,8 +262,8 @@ class SequenceForm(ChunkForm):
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Calls `module.forward_train` on m chunks of L steps. Returns the columns for the loss and the module's
-        outputs, both ``[m, L, ...]``. Exception: if `is_stepped` (the module processes the steps one by one) and not
-        `keeps_order`, both are ``[m * L, 1, ...]``.
+        outputs, both ``[m, L, ...]``. If `is_stepped` is True (the module processes the steps one by one) and
+        `keeps_order` is False (the loss needs no time axis), both are ``[m * L, 1, ...]``.
         """
         if not self.is_stepped:
             return columns, module.forward_train(columns)
@@ -271,8 +271,8 @@ class SequenceForm(ChunkForm):
         return (columns, self._in_chunks(outputs, columns, num_axes=2)) if self.keeps_order else (stepped, outputs)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the maximum number of steps in a microbatch. With this number, backpropagation needs about as much
-        memory as for `num_rows` single steps.
+        """Returns the largest number of steps that a microbatch may have. Backpropagation through these steps needs
+        about as much memory as through `num_rows` single steps.
 
         A recurrent layer stores several times as much per step, and is slow with few chunks in parallel. Measured with
         chunks of 32 steps: a quarter of the rows takes 0.9 times as long as half of them.
@@ -402,16 +402,16 @@ class Items:
 
     @property
     def batch(self) -> dict[str, Any]:
-        """Columns of this module for Learner hooks such as `pre_update`: ``[1, S * N, ...]``, the N items of each of
-        the S shuffle shards, one shard after another.
+        """Columns of this module in the shape that Learner hooks such as `pre_update` receive, ``[T, B, ...]`` with
+        ``T = 1`` and ``B = S * N``. Axis B has the N items of each of the S shuffle shards, one shard after another.
         """
         return jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), self.columns)
 
     @property
     def batch_of_devices(self) -> dict[str, Any]:
-        """Columns of this module on all D devices, for Learner hooks such as `pre_update`: ``[D, 1, S * N, ...]``, with
-        S shuffle shards of N items on each device. Only for items that were built on the host: the columns of these
-        items begin with the axis of devices.
+        """Columns of this module on all D devices, in the shape that Learner hooks such as `pre_update` receive,
+        ``[D, T, B, ...]`` with ``T = 1`` and ``B = S * N``. Axis B has the N items of each of the device's S shuffle
+        shards. Requires items that were built on the host: only their columns begin with the axis of devices.
         """
         return jax.tree.map(lambda x: x.reshape(len(x), 1, -1, *x.shape[3:]), self.columns)
 
@@ -523,8 +523,8 @@ class WholeItems:
 
 
 def shard_rows(block: Any, num_shards: int) -> Any:
-    """Reshapes the columns ``[T, B, ...]`` of a block to ``[S, T * B/S, ...]``: the rows of each of S shuffle shards,
-    which are shuffled separately.
+    """Reshapes the columns ``[T, B, ...]`` of a block to ``[S, T * B/S, ...]``: S shuffle shards with T * B/S rows
+    each. Each shard is shuffled separately.
 
     Args:
         block: Pytree of arrays ``[T, B, ...]``; shard ``s`` has the indices ``s * B/S ... (s+1) * B/S - 1`` on axis B.
@@ -545,7 +545,9 @@ def shard_rows(block: Any, num_shards: int) -> Any:
 
 
 def _taken(shard: jax.Array, index: jax.Array) -> jax.Array:
-    """Returns the rows ``shard[index]`` without bounds checks; all indices must be in bounds."""
+    """Returns the rows of the array `shard` at the indices `index`, without bounds checks: all indices must be in
+    bounds.
+    """
     return shard.at[index].get(mode="promise_in_bounds")
 
 

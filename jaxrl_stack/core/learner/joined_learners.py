@@ -171,9 +171,10 @@ class JoinedLearners:
                 raise _LostLearnersError from outcome.error
 
     def strategies_of_neighbours(self, number: int) -> list[Any]:
-        """Returns Ray ``scheduling_strategy`` values for actors next to the learners: `number` successive values per
-        learner. All values are None if the learners have no placement group, or if a learner's bundle has too few CPUs
-        for the learner and the actors next to it.
+        """Returns Ray ``scheduling_strategy`` values that place `number` additional actors next to each learner: one
+        value per additional actor, where the values for the same learner are successive. All values are None if the
+        learners have no placement group, or if a learner's bundle has too few CPUs for the learner and the actors next
+        to it.
 
         Args:
             number: Actors per learner, of one CPU each.
@@ -384,8 +385,8 @@ class JoinedLearners:
         self._gather([actor.call.remote(method, ref) for actor in self._actors])
 
     def change(self, method: str, value: Any) -> None:
-        """Calls ``learner.method(value)`` on all learners, then takes a snapshot of their state, so that a restart does
-        not lose the change.
+        """Calls the method named `method` with the argument `value` on all learners. Then takes a snapshot of their
+        state, so that a restart does not lose the change.
         """
         self._with_restart(lambda: self._send_to_all(method, value))
         self._take_snapshot()
@@ -542,8 +543,8 @@ def _is_broken_program(error: Exception) -> bool:
 
 
 def _num_env_steps(share: UpdateData, config: AlgorithmConfig) -> int:
-    """Returns the number of steps in one learner's data for an update; estimated as ``train_batch_size_per_learner`` if
-    the data is remote.
+    """Returns the number of steps in one learner's data for an update. For Ray references and data iterators, this
+    number is unknown: returns ``train_batch_size_per_learner`` as an estimate.
     """
     known = share.num_steps if isinstance(share, TrainingData) else share.num_env_steps
     return config.train_batch_size_per_learner if known is None else known

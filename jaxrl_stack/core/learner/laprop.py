@@ -59,8 +59,8 @@ def scale_by_laprop(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-20) -> o
 
 
 def clip_adaptively(clip: float = 0.3, least_norm: float = 1e-3) -> optax.GradientTransformation:
-    """Clips the gradient of each parameter array if the ratio of the gradient's norm to the parameter array's norm
-    exceeds `clip` (Brock et al., 2021, arXiv:2102.06171).
+    """Gradient transformation that limits the norm of each parameter array's gradient to `clip` times the norm of the
+    parameter array (Brock et al., 2021, arXiv:2102.06171).
 
     ``g min(1, clip max(least_norm, |w|) / |g|)`` with one norm per array, as in DreamerV3;
     ``optax.adaptive_grad_clip`` has one norm per unit.

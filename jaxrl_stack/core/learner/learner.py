@@ -452,8 +452,8 @@ class Learner(Checkpointable):
         return self.template
 
     def scratch_module(self) -> MultiRLModule:
-        """Returns the learner's module with the current weights, for a caller that overwrites these weights. The next
-        access to `module` restores the weights of the learner.
+        """Returns the learner's module with the current weights. The caller may overwrite these weights: the next
+        access to `module` writes the learner's weights to the module again.
         """
         module = self._synced_module()
         self._synced_updates = None
@@ -570,8 +570,8 @@ class Learner(Checkpointable):
         return self._learner_connector.needs_all_final_obs
 
     def check_connector_is_pure(self) -> None:
-        """Raises an error if learner connectors are not pure functions and can only run on the host; the error names
-        these connectors.
+        """Raises a TypeError if the learner pipeline has connectors that run on the host, because on-device training
+        compiles the pipeline. The error names the host connectors.
         """
         self._learner_connector.check_pure()
 
@@ -1051,9 +1051,9 @@ class Learner(Checkpointable):
         return trace is None or not any(batch[Columns.LOSS_MASK] is known for known in trace.full_masks)
 
     def gradients_of(self, losses: dict[ModuleID, Any], linearized: LinearizedLosses) -> ParamDict:
-        """Computes the gradients of the losses. Scalar losses of modules are summed, and the sum is differentiated for
-        all parameters. If a module has one loss per optimizer, each of these losses is differentiated only for the
-        parameters of its optimizer.
+        """Returns the gradients of the losses. Scalar losses of modules are summed, and the sum is differentiated with
+        respect to all parameters. If a module has one loss per optimizer, each of these losses is differentiated only
+        with respect to the parameters of its optimizer.
 
         Args:
             losses: ``{module_id: scalar or {optimizer_name: scalar}}``.
@@ -1152,8 +1152,8 @@ class Learner(Checkpointable):
             self._tracing.pure_hook = self._tracing.has_rows = None
 
     def _check_not_in_pure_hook(self, what: str) -> None:
-        """Raises a RuntimeError inside a pure hook, because a value of the learner would become a constant of the
-        compiled program.
+        """Raises a RuntimeError if a pure hook (compiled into the update) reads the learner's attribute `what`: its
+        value would become a constant of the compiled program.
         """
         if self._tracing.pure_hook is not None:
             raise RuntimeError(
@@ -1600,8 +1600,8 @@ class Learner(Checkpointable):
         steps: Mapping[ModuleID, int] = MappingProxyType({}),
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[str, Any]:
-        """Returns the counters of a training iteration whose updates run in an on-device program, such as
-        ``num_module_steps_trained``.
+        """Returns the counters of one training iteration, such as ``num_module_steps_trained``, by module. This method
+        is for iterations whose updates run in an on-device program.
 
         Args:
             plan: Plan of every update.
@@ -1628,10 +1628,9 @@ class Learner(Checkpointable):
         learned: Mapping[MetricKey, Any],
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[ModuleID, int]:
-        """Adds to the lifetime counter of each module the number of steps on which updates in an on-device program have
-        trained the module. Does nothing if no rows are masked, because these numbers then follow from the sizes of the
-        updates.
-        Arguments as in `training_counts`.
+        """Adds to each module's lifetime counter the number of steps on which `num_updates` updates in an on-device
+        program have trained the module. If no rows are masked, does nothing, because these numbers then follow from the
+        batch sizes. The arguments are the same as in `training_counts`.
 
         Returns:
             ``{module_id: number of steps}`` of these updates, also added to `steps_trained`. {} if no rows are masked:
@@ -1660,7 +1659,9 @@ class Learner(Checkpointable):
         return numbers
 
     def _parameter_counts(self) -> dict[str, dict[str, int]]:
-        """Returns the number of parameters of every module of this learner, and of all modules together."""
+        """Returns the numbers of trainable and non-trainable parameters of every module,
+        ``{module_id: {name: number}}``. The key ``ALL_MODULES`` has the numbers for all modules together.
+        """
         if self._num_parameters is None:
             self._num_parameters = self.pure.parameter_counts()
         return self._num_parameters
@@ -1723,9 +1724,9 @@ class Learner(Checkpointable):
         self._register_optimizers()
 
     def _take_new_weights(self) -> bool:
-        """Draws new initial weights with the seed of the current config; modules given to the constructor keep their
-        weights. Returns False, and changes nothing, if the compiled programs contain constants that were drawn with the
-        earlier seed; otherwise returns True.
+        """Draws new initial weights with the seed of the current config, and returns True. If a module was given to the
+        constructor, keeps its weights, and also returns True. If the compiled programs contain constants that were
+        drawn with the earlier seed, changes nothing, and returns False.
         """
         if self._module_given is not None:
             return True
@@ -1828,7 +1829,7 @@ class Learner(Checkpointable):
 
     @contextlib.contextmanager
     def _unchanged_on_failure(self) -> Iterator[None]:
-        """Context manager that restores the modules and the state if the ``with`` block raises an error."""
+        """Context manager that restores the learner's modules and state if the ``with`` block raises an error."""
         before, modules_before = dict(vars(self)), dict(self.template.items())
         try:
             yield
@@ -1983,8 +1984,8 @@ def _set_modules(multi_module: MultiRLModule, modules: dict[ModuleID, RLModule])
 
 
 def _taken(of_devices: Sequence[Block], form: Form, rows: np.ndarray) -> dict[str, Any]:
-    """Gathers a module's valid rows (not masked) from the blocks of all devices: single steps ``[N, ...]``, or chunks
-    ``[N, L, ...]`` with at least one valid step.
+    """Gathers the items of one module that contain a valid step (not masked) from the blocks of all devices: single
+    steps ``[N, ...]`` or chunks ``[N, L, ...]``.
 
     Args:
         of_devices: Blocks of one module, one per device.
