@@ -114,8 +114,8 @@ class ModuleMap:
         return next(iter(self.agents_of))
 
     def numbers(self, key: str, of_agents: Mapping[Any, Any], of_opponents: Any = 0) -> dict[str, dict[str, Any]]:
-        """Converts a metric with one number per agent, ``{agent id: number}``, to the form of results, which contain
-        these numbers and, for each module, their sum over the module's agents.
+        """Converts a metric with one number per agent, ``{agent id: number}``, to two entries of the results: the
+        numbers per agent, and for each module the sum over the module's agents.
 
         If episodes assign agents to modules, the sums are missing.
 
@@ -189,8 +189,8 @@ class ModuleMap:
         return streams.named(key, f"module/{module_id}") if self.is_multi_agent else key
 
     def seed_of(self, module_id: str, seed: int) -> int:
-        """Returns the random seed of one module's `HostPolicy`: in multi-agent environments, derived from `seed` and
-        the module's id; otherwise `seed`.
+        """Returns the random seed for computing the actions of one module on the host (see `HostPolicy`): in
+        multi-agent environments, derived from `seed` and the module's id; otherwise `seed`.
 
         Args:
             module_id: Id of the module.
@@ -209,8 +209,9 @@ class ModuleMap:
         return of_modules if self.is_multi_agent else of_modules[self.module_id]
 
     def by_module(self, value: Any) -> Mapping[str, Any]:
-        """Converts a result of `unwrapped` back to ``{module id: value}``. In multi-agent environments, `value` is this
-        dict already; for a single agent, `value` is the value of the agent's module.
+        """Returns ``{module id: value}``; inverse of `unwrapped`, which returns only the module's value for a single
+        agent. In multi-agent environments, the argument `value` is this dict already, and is returned unchanged; for a
+        single agent, `value` becomes the only entry of the dict.
         """
         return value if self.is_multi_agent else {self.module_id: value}
 

@@ -114,9 +114,9 @@ def selected_observation(space: gym.spaces.Dict, observation: Mapping[str, Any])
 
 
 def _part(space: gym.spaces.Dict, observation: Any) -> Any:
-    """Returns the entries of `observation` whose keys are in `space`. `observation` is a Dict observation, or `space`
-    itself. For one key, returns only its entry; for several keys, returns a dict of their entries, or `space` unchanged
-    if `observation` is `space`.
+    """Returns the entries of a Dict observation whose keys are in `space`: for one key, only its entry; for several
+    keys, a dict of the entries. If `observation` is `space` itself, returns spaces instead: for one key, the key's
+    space; for several keys, `space` unchanged.
     """
     keys = list(space.spaces)
     if len(keys) == 1:

@@ -113,7 +113,8 @@ class Snapshots:
 
     def sizes(self, num_envs: int, num_devices: int) -> tuple[int, int]:
         """Returns two numbers: environments with self-play on each device, and environments in each block. On each
-        device, the environments without self-play form `size` equal blocks; each block plays against one snapshot.
+        device, the environments without self-play form `size` equal blocks. A block is a group of environments that
+        plays against one snapshot.
 
         Args:
             num_envs: Environments over all devices.
@@ -137,9 +138,9 @@ class Snapshots:
         return num_self_play, (each - num_self_play) // self.size
 
     def _num_self_play(self, each: int) -> int | None:
-        """Returns the number of environments with self-play, ``share_of_self_play * each``, on a device that has `each`
-        environments. None if it is not an integer, or if the other environments cannot form `size` equal blocks (a
-        block plays against one snapshot).
+        """Returns the number of environments with self-play on a device that has `each` environments:
+        ``share_of_self_play * each``. Returns None if this number is not an integer, or if the number of other
+        environments is not a multiple of `size` (number of blocks; each block plays against one snapshot).
         """
         number = self.share_of_self_play * each
         is_whole = abs(number - round(number)) <= 1e-6
@@ -147,8 +148,8 @@ class Snapshots:
 
     def _fitting(self, each: int) -> int | None:
         """Returns the smallest number of environments per device, above `each`, for which the number of environments
-        with self-play is an integer, and the other environments form `size` equal blocks (a block plays against one
-        snapshot). Returns None if no number up to ``each + 100 * size`` fits.
+        with self-play is an integer, and the number of other environments is a multiple of `size` (number of blocks;
+        each block plays against one snapshot). Returns None if no number up to ``each + 100 * size`` fits.
         """
         numbers = range(each + 1, each + 100 * self.size + 1)
         return next((number for number in numbers if self._num_self_play(number) is not None), None)

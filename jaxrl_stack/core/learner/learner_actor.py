@@ -140,9 +140,9 @@ class LearnerActor:
     def update(
         self, data: UpdateData, arguments: dict[str, Any], *, wants_state: bool = False, wants_weights: bool = False
     ) -> Answer:
-        """Updates the Learner of this actor with `data`, the part of the update's data for this learner. Returns
-        metrics (after `Learner.update_rows`: values per row) and the number of updates, and on request the learner's
-        state and the weights for env runners.
+        """Updates the Learner of this actor with `data`, this learner's shard of the data of an update. Returns the
+        metrics, the number of updates, and on request the learner's state and the weights for env runners. After
+        `Learner.update_rows`, returns the values that the loss logged per row instead of metrics.
 
         Args:
             data: `TrainingData` for `Learner.update`; rows for `Learner.update_rows`; other steps for

@@ -111,8 +111,8 @@ class LearnerCheckpoint:
         learner.place(jax.device_get(host_view(learner.state)).replace(params=params, rest=rest))
 
     def _with_module_states(self, states: Mapping[ModuleID, Mapping[str, Any]]) -> tuple[Any, Any]:
-        """Returns the learner's parameters and other module arrays, with new states for the modules in `states`,
-        ``{module_id: state}``.
+        """Returns the parameters and the other arrays of all modules of the learner, as two values, after `states`,
+        ``{module_id: state}``, has replaced the states of some modules. Does not change the learner's state.
         """
         learner = self._learner
         unknown = [module_id for module_id in states if module_id not in learner.template]

@@ -436,7 +436,9 @@ class LearnerGroup(Checkpointable):
         return func(self._local, **kwargs) if self._actors is None else self._actors.first(func, **kwargs)
 
     def _change(self, method: str, value: Any) -> None:
-        """Calls ``learner.method(value)`` on all learners of the group."""
+        """Changes all learners of the group: calls ``learner.method(value)``, for example
+        ``learner.set_weights(weights)``.
+        """
         if self._actors is None:
             getattr(self._local, method)(value)
         else:

@@ -41,8 +41,9 @@ class LearnerState:
 
 
 def kept_where_it_fits(kept: Any, fresh: Any) -> Any:
-    """Copies values of an earlier state, `kept`, into a new state, `fresh`, wherever both have the same keys, structure
-    and shapes; returns the result.
+    """Merges an earlier state, `kept`, into a new state, `fresh`, and returns the result: the value of `kept` where
+    both have a value with the same key, structure and array shapes, else the value of `fresh`. Dicts are compared entry
+    by entry.
 
     For example, an earlier optimizer state is kept, unless it is missing or belongs to other parameters.
     """

@@ -45,7 +45,8 @@ NUM_MINIBATCHES = "num_minibatches"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recorder:
-    """Settings of the debugging records of minibatches: number of recorded rows, and largest size of a recorded column.
+    """Settings of the debugging records of minibatches: the number of rows to record per minibatch, and the size
+    (numbers per row) up to which columns are recorded.
 
     Attributes:
         num_rows: Number of rows with the largest losses that each minibatch records.
@@ -120,9 +121,9 @@ class MinibatchRecords:
         return record | self._rows(before, taken, index, trace.axis_name) if is_linear else record
 
     def _rows(self, before: Carry, taken: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str | None) -> Record:
-        """Finds the rows with the largest losses in a minibatch. Returns the losses, places and columns of these rows,
-        and each module's mean loss over all valid rows, as entries of the minibatch's debugging record, ``{path:
-        array}``.
+        """Finds the rows with the largest losses in a minibatch. Returns entries of the minibatch's debugging record,
+        ``{path: array}``: losses and columns of these rows, the shuffle shard and item from which each row comes, and
+        each module's mean loss over all valid rows.
         """
         counts = row_counts(taken, index, axis_name)
 
@@ -167,12 +168,12 @@ class MinibatchRecords:
         return {mid: own * counts[mid] for mid, own in found.items()}, rest
 
     def _shown(self, module_id: ModuleID, rows: jax.Array, index: jax.Array | None) -> Record:
-        """Returns the columns and places of some rows of a minibatch as entries of the minibatch's debugging record.
-        The rows are at the positions `rows` in the minibatch; a row's place says from which shuffle shard and item the
-        row comes.
+        """Returns some rows of a minibatch as entries of the minibatch's debugging record: the columns of each row, and
+        the indices of the row's shuffle shard and item (step, chunk or env step). `rows` contains the positions of the
+        rows in the minibatch.
 
-        A place also has the step if an item has several rows, and for sampled blocks the time step and the index on
-        axis B. The loss mask, PRNG keys and large arrays are left out.
+        If an item has several rows, the entries also contain the step; for sampled blocks ``[T, B]``, the time step and
+        the index on axis B. The loss mask, PRNG keys and large arrays are left out.
 
         Args:
             module_id: The module.
@@ -228,9 +229,9 @@ def _norm(x: jax.Array) -> jax.Array:
 
 
 def _taken(column: Any, shard: jax.Array, item: jax.Array) -> Any:
-    """Gathers k entries from a column ``[S, N, ...]``, which has N items in each of S shuffle shards. Entry i is item
-    ``item[i]`` of shard ``shard[i]``. If the column stores single frames (`FrameRows`), returns frame-stacked
-    observations.
+    """Gathers items from a column ``[S, N, ...]``, which has N items in each of S shuffle shards. Entry i of the result
+    is item ``item[i]`` of shard ``shard[i]``. If the column stores observations as single frames (`FrameRows`), returns
+    frame-stacked observations.
     """
     if isinstance(column, FrameRows):
         return jax.vmap(lambda s, i: jax.tree.map(lambda x: x[s], column).take(i[None])[0])(shard, item)

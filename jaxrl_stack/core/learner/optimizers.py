@@ -33,8 +33,8 @@ times fewer operations for a network of a dozen leaves."""
 
 
 def is_elementwise(factory: Any) -> bool:
-    """Whether an optimizer factory is in `ELEMENTWISE_OPTIMIZERS`, factories that are known to build optimizers that
-    update each parameter entry independently. If the factory is a `functools.partial`, its function is looked up.
+    """Whether an optimizer factory is in the list `ELEMENTWISE_OPTIMIZERS`. Optimizers of these factories update each
+    parameter entry independently. For a `functools.partial`, the wrapped function is looked up.
     """
     return (factory.func if isinstance(factory, functools.partial) else factory) in ELEMENTWISE_OPTIMIZERS
 
@@ -172,8 +172,8 @@ class Optimizers(Mapping[ModuleID, Mapping[str, RegisteredOptimizer]]):
         return {mid: {name: own.init(params) for name, own in by_name.items()} for mid, by_name in self.items()}
 
     def rates(self) -> dict[ModuleID, dict[str, Any]]:
-        """Returns the optimizers' learning rates as schedule arrays, ``{module_id: {name: schedule}}``; leaves out
-        optimizers that take no learning rate.
+        """Returns the optimizers' learning rates as `ScheduleArrays` (arrays of timesteps and values), ``{module_id:
+        {name: ScheduleArrays}}``; leaves out optimizers that take no learning rate.
         """
         return {
             mid: {name: schedules.encode(own.lr) for name, own in by_name.items() if own.lr is not None}
@@ -348,8 +348,9 @@ def is_another_value(value: Any, former: Any) -> bool:
 
 
 def problem_with_rates(before: Any, after: Any, names: Iterable[str], where: str) -> str:
-    """Returns an error message if compiled programs cannot use changed settings: optimizers or the shapes of schedules
-    differ, or no optimizer reads a changed learning rate. Else returns "".
+    """Returns an error message if `Learner.change_settings` cannot apply changed settings, else "". One reason is that
+    other optimizers or schedules of other shapes are registered, which compiled programs cannot read. The other reason
+    is that a learning-rate setting has changed, but no optimizer's learning rate.
 
     Args:
         before: Schedules of the learning rates, by module and optimizer.

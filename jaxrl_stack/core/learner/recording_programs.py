@@ -84,8 +84,9 @@ class RecordingPrograms:
     def _recorded(
         self, training: Any, function: Callable[..., Any], most_minibatches: int | None = None, *, num_mapped: int = 0
     ) -> Callable[..., Any]:
-        """Returns a function that makes an update twice: first with a copy of the state, in a program that records the
-        minibatches for debugging, then with the state, in the training program. Passes the record to `add`.
+        """Returns a function that makes an update twice, and returns the results of the second run. First, another
+        program makes the update on a copy of the state and records the minibatches for debugging. Then the training
+        program makes the update on the state. The record is passed to the callback `add`.
         """
         key = (id(training), most_minibatches)
         if key not in self._compiled:

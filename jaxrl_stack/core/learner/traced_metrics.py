@@ -184,7 +184,9 @@ class Metrics:
 
     @classmethod
     def of(cls, logged: Mapping[MetricKey, tuple[How, Any]]) -> Metrics:
-        """Creates `Metrics` from logged values, ``{path: (reduction, scalar or statistics)}``."""
+        """Creates `Metrics` from logged values, ``{path: (reduction, value)}``. A value is a scalar or, if the
+        reduction is a function, the mean and variance of a quantity over rows (`RunningStatistics`).
+        """
         by_how: dict[str, list[Any]] = {}
         for how, value in logged.values():
             if isinstance(how, str):
@@ -194,8 +196,8 @@ class Metrics:
         return cls(numbers, statistics, tuple((path, how) for path, (how, _) in logged.items()))
 
     def logged(self) -> dict[MetricKey, tuple[How, Any]]:
-        """Returns these metrics as logged values, ``{path: (reduction, scalar or statistics)}``, in the order of
-        logging.
+        """Returns these metrics as logged values, ``{path: (reduction, value)}``, in the order of logging. A value is a
+        scalar or, if the reduction is a function, the mean and variance of a quantity over rows (`RunningStatistics`).
         """
         numbers = {how: iter(values) for how, values in self.numbers.items()}
         statistics = iter(self.statistics)
@@ -231,8 +233,9 @@ class Metrics:
 
     @property
     def averages(self) -> dict[str, tuple[jax.Array, ...]]:
-        """Values of all metrics that are averaged over devices, ``{reduction: arrays}``: the metrics with the
-        reductions "last" and "mean". One all-reduce can average these values together with the gradients.
+        """This device's values of all metrics whose reduction over devices is a mean, ``{reduction: arrays}``: the
+        metrics with the reductions "last" and "mean". One all-reduce can average these values together with the
+        gradients.
         """
         return {how: x for how, x in self.numbers.items() if how in _AVERAGED}
 
@@ -251,9 +254,9 @@ class Metrics:
         )
 
     def exchanged(self, averages: Mapping[str, Any], slots: tuple[RunningStatistics, ...]) -> Metrics:
-        """Returns a copy of these metrics in which results of an all-reduce over devices replace some values of this
-        device. `averages` are the means of the property `averages` over devices; `slots` are the sums of
-        `statistics_in_slots()` over devices. Sums, minima and maxima remain the values of this device.
+        """Returns a copy of these metrics with results of an all-reduce over devices. `averages` (means over devices of
+        the property `averages`) replaces the metrics with the reductions "last" and "mean". `slots` (sums over devices
+        of `statistics_in_slots()`) replaces the statistics. Sums, minima and maxima remain the values of this device.
         """
         return self._with(averages, slots)
 
@@ -274,8 +277,9 @@ class Metrics:
 
     @staticmethod
     def with_minibatch(reduced: tuple[Metrics, dict[str, Any]], latest: Metrics) -> tuple[Metrics, dict[str, Any]]:
-        """Adds the metrics of one minibatch to `reduced`, the carry of the loop over minibatches (see
-        `before_minibatches`); sums are compensated for rounding errors (see `reductions.compensated_add`).
+        """Merges `latest`, the metrics of one minibatch, into `reduced`, the carry of the loop over minibatches (see
+        `before_minibatches`), and returns the new carry. Sums are compensated for rounding errors (see
+        `reductions.compensated_add`).
         """
         so_far, errors = reduced[0].numbers, dict(reduced[1])
         numbers: dict[str, Any] = dict(latest.numbers)

@@ -109,7 +109,8 @@ class TrainingData:
             )
 
     def solve_refs(self) -> None:
-        """Replaces Ray references in this data by their objects; referenced lists are concatenated.
+        """Replaces the Ray references in this data by the referenced batches or episodes. If a reference refers to a
+        list, each item of the list becomes one batch or episode.
 
         Raises:
             ImportError: If Ray is not installed.
@@ -187,8 +188,9 @@ def bounds(num_items: int, num_shards: int) -> list[tuple[int, int]]:
 def slice_episodes(
     episodes: Sequence[SingleAgentEpisode], num_shards: int, len_lookback_buffer: int | None = None
 ) -> list[list[SingleAgentEpisode]]:
-    """Splits episodes into one list per shard (the data for one learner). Where a shard is full, an episode is cut in
-    time; the numbers of steps of the shards differ by at most one.
+    """Splits episodes into one list per shard (the data for one learner), so that the numbers of steps of the shards
+    differ by at most one. If an episode does not fit into the rest of a shard, it is cut, and its later steps go to the
+    next shard.
 
     Args:
         episodes: Episodes, which are concatenated in this order and cut where a shard is full.

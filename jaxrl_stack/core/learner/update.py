@@ -160,8 +160,8 @@ class Update:
         axis_name: str | None,
         recorder: Recorder | None,
     ) -> RecordedUpdate:
-        """Makes a whole update (reward clipping, connector pipeline, gradient steps over minibatches) like `__call__`,
-        and records each minibatch for debugging; see `MinibatchRecords`.
+        """Makes a whole update (reward clipping, connector pipeline, gradient steps over minibatches), and records each
+        minibatch for debugging; see `MinibatchRecords`.
 
         Args:
             state, data, settings, timesteps, row_counts, plan, axis_name: See `__call__`.
@@ -216,8 +216,8 @@ class Update:
 
     def _as_connectors_take_them(self, blocks: Mapping[ModuleID, Block]) -> dict[ModuleID, Block]:
         """Returns the sampled steps in a form that connectors, minibatches and the hook `Learner.pre_update` can read.
-        If one of these readers does not accept observations that are stored as single frames, converts single frames to
-        frame-stacked observations.
+        Frame-stacked observations may be stored as single frames; if one of these readers needs the stacks, restores
+        the stacks from the frames.
 
         Minibatches of single rows accept single frames, and connectors can accept them (`takes_frames`). The hook
         `Learner.pre_update`, losses that need steps in order, and recurrent modules do not accept single frames.
@@ -259,8 +259,8 @@ class Update:
         *,
         axis_name: str | None,
     ) -> tuple[LearnerState, dict[ModuleID, Block]]:
-        """Passes all modules' sampled steps (blocks) through the learner connector pipeline, which may add blocks of
-        other modules.
+        """Passes the sampled steps (blocks) of all modules through the learner connector pipeline. Returns the new
+        learner state and the new blocks. Connectors may add blocks for modules without sampled steps.
 
         Args:
             state, blocks, settings, timesteps, axis_name: See `__call__`.
@@ -386,7 +386,7 @@ class Update:
         axis_name: str | None,
     ) -> tuple[Flat]:
         """Computes the losses and logged metrics of a batch of rows, without gradients and without an update. Before
-        that, passes the batch through the learner connector pipeline, as `step` does.
+        that, passes the batch through the learner connector pipeline.
 
         Args:
             state, batch, settings, timesteps, axis_name: See `step`.
@@ -410,7 +410,7 @@ class Update:
         self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, axis_name: str | None
     ) -> tuple[LearnerState, Batch, dict[ModuleID, Form]]:
         """Passes a batch of rows through the learner connector pipeline. Returns the learner state, the new batch and,
-        for each module, a `Form`, which describes the shapes of the arrays that losses receive.
+        for each module, a `Form`: a description of the shapes of the arrays with which loss functions are called.
         """
         template, needs_time = self._learner.template, self._learner.loss_needs_time
         forms = forms_of_batch(template, batch, needs_time=needs_time)
@@ -519,9 +519,9 @@ class Update:
 
 
 def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> Mapping[ModuleID, Block]:
-    """If the block (sampled steps) of at least one module must be drawn row by row, converts the blocks of all modules,
-    so that minibatches draw single rows of every module. Otherwise returns the blocks unchanged; minibatches may then
-    draw whole env steps, each with the rows of all agents.
+    """If the block (sampled steps) of at least one module requires that minibatches draw single rows, converts the
+    blocks of all modules, so that minibatches draw single rows of every module. Otherwise returns the blocks unchanged;
+    minibatches may then draw whole env steps, each with the rows of all agents.
 
     A block requires single rows if it has a mask, or if the number of rows that a minibatch takes from each shuffle
     shard is not a multiple of the number of agents. Unchanged blocks may differ: minibatches may draw whole env steps
@@ -567,13 +567,16 @@ def _trained_refs(learner: Learner, trained: set[ModuleID], batch: Batch) -> tup
 
 
 def _update_key(state: LearnerState, purpose: int) -> jax.Array:
-    """Returns the PRNG key for one purpose in the current update, equal on all devices."""
+    """Returns the PRNG key of the current update for one use, equal on all devices. The number `purpose` (0 to 3)
+    selects the use, for example 3 for shuffling rows.
+    """
     return jax.random.fold_in(state.key, state.num_updates * jnp.uint32(4) + jnp.uint32(purpose))
 
 
 def _device_key(state: LearnerState, purpose: int, axis_name: str | None) -> jax.Array:
-    """Returns the PRNG key for one purpose in the current update on this device. If `axis_name` (device axis) is None,
-    returns the key of the first device.
+    """Returns the PRNG key of the current update for one use on this device. The number `purpose` (0 to 3) selects the
+    use, for example 1 for learner connectors. If `axis_name` (device axis) is None, returns the key of the first
+    device.
     """
     device = 0 if axis_name is None else jax.lax.axis_index(axis_name)
     return jax.random.fold_in(_update_key(state, purpose), device)
@@ -619,8 +622,8 @@ class _Minibatches:
         self._num_parts = microbatches_per_minibatch(learner, self._sizes, plan.shards_per_device, self.forms)
 
     def shapes(self) -> dict[ModuleID, Any]:
-        """Returns the shapes and dtypes (`jax.ShapeDtypeStruct`) of the columns that losses receive for one
-        microbatch.
+        """Returns, for each module, the shapes and dtypes (`jax.ShapeDtypeStruct`) of the columns of one microbatch, in
+        the form in which loss functions get the columns.
         """
         shards = self._plan.shards_per_device
         return {mid: own.shapes(shards * self._sizes[mid] // self._num_parts) for mid, own in self._items.items()}

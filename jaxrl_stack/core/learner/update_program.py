@@ -113,8 +113,8 @@ class UpdateProgram:
         return shards.reshape(-1, *shards.shape[2:])
 
     def _split(self, state: LearnerState) -> tuple[LearnerState, dict[str, Any]]:
-        """Separates the PRNG keys from a learner state, and removes the parameters. Returns ``(remaining state,
-        keys)``.
+        """Removes the PRNG keys and the parameters from a learner state, because compiled programs take and return them
+        as separate values. Returns ``(remaining state, keys)``.
 
         A key that a program takes and returns costs as much time as several arrays. Keys rarely change: programs derive
         their random numbers from them and from the number of updates.

@@ -85,8 +85,9 @@ class ValidItems:
         return jnp.sum(rounds * self.num_rows + jnp.where(self.num_rows == number, rest, share))
 
     def num_minibatches(self, size: int, num_epochs: int) -> jax.Array:
-        """Returns the number of minibatches, uint32, for `num_epochs` passes over the shuffle shard with the most valid
-        rows (or chunks) on this device. A shuffle shard is a group of rows that is shuffled separately.
+        """Returns the number of minibatches, uint32, that `num_epochs` passes over one shuffle shard need: the shard
+        with the most valid rows (not masked) or chunks on this device. A shuffle shard is a group of rows that is
+        shuffled separately.
         """
         return (jnp.uint32(num_epochs) * jnp.max(self.num_items) + jnp.uint32(size - 1)) // jnp.uint32(size)
 
@@ -109,8 +110,9 @@ class CountedRows(NamedTuple):
 def num_minibatches(
     valid: Mapping[Any, ValidItems], sizes: Mapping[Any, int], num_epochs: int, at_least: int, axis_name: str | None
 ) -> jax.Array:
-    """Returns the number of minibatches after which every shuffle shard (group of rows that is shuffled separately) on
-    every device has had `num_epochs` passes.
+    """Returns the number of minibatches in an update. It is large enough for `num_epochs` passes over the valid rows
+    (not masked) of every shuffle shard (group of rows that is shuffled separately), on every device and for every
+    module.
 
     Args:
         valid: Valid items of modules with masks, by module.
