@@ -89,8 +89,8 @@ class EpisodeReader:
             ) from error
 
     def _rows(self, parts: Sequence[FilePart]) -> Iterator[tuple[str, int, bytes | None]]:
-        """Yields ``(path, row number in the file, bytes of the packed episode)`` for each row of the given parts of
-        files.
+        """Yields ``(path, row number, data)`` for each row of the given row groups or files: the path of the file, the
+        number of the row in this file, and the packed (serialized) episode as a bytes object, or None for a null cell.
         """
         for part in parts:
             file = self._files[part.file]

@@ -87,8 +87,9 @@ def _is_ordered(ids: np.ndarray, t: np.ndarray | None, file: np.ndarray) -> bool
 
 def _by_step(ids: np.ndarray, t: np.ndarray, ended: np.ndarray, file: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the row indices that sort rows by episode id and step number, int ``[N]``, and a mask of the sorted rows
-    that begin an episode, bool ``[N]``. If a step number occurs twice in the rows of one id and file, these rows keep
-    their order. Raises JumbledRows if one of these rows neither continues the row before it nor begins an episode.
+    that begin an episode, bool ``[N]``. If a file contains a step number twice for one id, all rows of this file with
+    this id keep their order; raises JumbledRows if one of these rows neither continues the row before it nor begins an
+    episode.
     """
     position = np.arange(len(ids))
     reused = _with_repetition(ids, t)[ids]

@@ -147,17 +147,22 @@ class ForeignColumns:
 
     @property
     def outputs(self) -> list[str]:
-        """Names of the columns with module outputs, such as log-probabilities."""
+        """This package's names of the columns in the file that contain module outputs, such as log-probabilities.
+        Module outputs for which this package has no name keep their names in the file.
+        """
         return [*self.extras, *(column for column in OUTPUTS if column in self.names)]
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the columns that identify episode, environment and agent of a step."""
+        """This package's names of the columns in the file that identify episode, environment and agent of a step."""
         return tuple(column for column in (Columns.EPS_ID, ENV, *AGENTS) if column in self.names)
 
     @property
     def wanted(self) -> dict[str, Any]:
-        """Columns to read, including module outputs: ``{column: name in the file}``."""
+        """Columns to read from the file, including module outputs: ``{this package's name: name in the file}``. If the
+        parts of a column are in several file columns, the value is a list or dict of their names. A module output for
+        which this package has no name keeps its name in the file as key.
+        """
         read = {column: name for column, name in self.names.items() if column not in _UNREAD}
         return read | {name: name for name in self.extras}
 
@@ -167,7 +172,9 @@ class ForeignColumns:
         return list(dict.fromkeys(leaf for name in self.wanted.values() for leaf in tree_leaves(name)))
 
     def column_of(self, name: str) -> str:
-        """Returns the column of this package that a file column belongs to."""
+        """Returns this package's name of the column that the file column `name` contains, completely or in part (such
+        as one key of a Dict observation). If this package has no name for the column, returns `name`.
+        """
         return next((column for column, own in self.names.items() if name in tree_leaves(own)), name)
 
     def assembled(self, values: Mapping[str, Any], path: str) -> dict[str, Any]:

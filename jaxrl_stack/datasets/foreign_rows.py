@@ -454,8 +454,8 @@ def _encoded(labels: pa.ChunkedArray, name: str, row_of: RowOf) -> tuple[np.ndar
 
 
 def as_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Converts labels of steps, such as episode ids, to text: numbers as written, bytes as hexadecimal, categories by
-    name.
+    """Converts labels of steps, such as episode ids, to text: numbers in Arrow's text form (NaN becomes null), bytes in
+    hexadecimal form, and categories to the text of their values.
     """
     kind = labels.type
     if isinstance(kind, pa.BaseExtensionType):

@@ -157,7 +157,7 @@ def has_json_batches(inputs: Inputs, options: ReadOptions) -> bool:
 
 
 def _readable(filesystem: Any, name: str, there: Sequence[str]) -> list[str]:
-    """Returns the files with a supported format at `name`, a path or glob. If it finds at least one, logs a notice
+    """Returns the files with a supported format at `name`, a path or glob. If such a file exists, also logs a notice
     about skipped files: files with steps in another format, and incomplete files. The same notice is logged only once.
 
     A file that is named is read, or refused with what is wrong.

@@ -58,13 +58,16 @@ class ParquetFile:
 
     @property
     def own_metadata(self) -> dict[bytes, bytes]:
-        """Metadata in the Parquet file, as stored by the program that wrote it."""
+        """Key-value metadata of the file's footer and of its Arrow schema, ``{key: value}``, as bytes that are not
+        decoded.
+        """
         return {**(self.schema.metadata or {}), **(self.metadata.metadata or {})}
 
     @property
     def more(self) -> dict[str, Any]:
-        """Additional facts about the data (`DatasetInfo.more`, JSON types), from the metadata of the file. This package
-        writes them into tables of steps and files of packed (serialized) episodes. Empty for files of other programs.
+        """Metadata for which `DatasetInfo` has no other field (`DatasetInfo.more`): a dict of JSON types, read from the
+        file's metadata. This package writes them into tables of steps and files of packed (serialized) episodes. Empty
+        for files of other programs.
         """
         with damage_of(self.path):
             found = json.loads(self.own_metadata.get(MORE_KEY, b"{}"))

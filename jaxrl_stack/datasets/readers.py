@@ -55,7 +55,8 @@ CONVERTIBLE = tuple(suffix for suffixes in CONVERSIONS for suffix in suffixes)
 
 
 class _File(NamedTuple):
-    """Open data file, with a key (`kind`) that selects its reader. If the key is None, `content` is already the reader.
+    """Opened data file with a key (`kind`) that selects its reader. If `kind` is None, `content` is the reader itself;
+    otherwise, `content` is the opened file.
 
     Attributes:
         kind: Files of equal kinds that follow each other are read together.

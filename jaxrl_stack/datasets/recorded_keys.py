@@ -1,4 +1,4 @@
-"""Selection of the keys that a module uses from recorded Dict observations. The settings `policy_obs_key` and
+"""Reduction of recorded Dict observations to the keys that a module uses. The settings `policy_obs_key` and
 `value_obs_key` determine these keys.
 """
 
@@ -13,8 +13,8 @@ from jaxrl_stack.utils.action_masks import ACTION_MASK, OBSERVATIONS, mask_key_i
 
 
 def without_extra_keys(recorded: Any, space: Any) -> Any:
-    """Drops recorded observation keys that the module does not use. If recorded and module observations both contain an
-    action mask, drops only keys inside of "observations".
+    """Drops recorded observation keys that the module does not use. If recorded and module observations are both Dicts
+    with an action mask, drops only keys of the Dict under their key "observations".
 
     Args:
         recorded: Mapping of arrays, or of anything else, by key; or the Dict space of the recorded observations.

@@ -208,7 +208,8 @@ class TableReader:
 
 
 def columns_of_table(file: ParquetFile, options: ReadOptions) -> ForeignColumns:
-    """Finds the columns of a table of steps, including columns stored in folder names.
+    """Returns the mapping from this package's columns to the columns of a Parquet table of steps. Some columns may be
+    stored in folder names, such as ``eps_id=3``.
 
     Raises:
         BadDataError: A required column is missing.

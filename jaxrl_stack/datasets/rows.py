@@ -1,4 +1,6 @@
-"""Assembly of steps from tables into chunks of episodes with final observations."""
+"""Conversion of table rows to chunks of episodes; each chunk ends with an extra row that contains the final
+observation.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +66,8 @@ class Rows:
 
     @functools.cached_property
     def observed_next(self) -> np.ndarray:
-        """Mask of the rows whose recorded next observation is the observation of the next row, bool ``[N - 1]``; all
-        True without next observations.
+        """Mask of the rows whose recorded next observation equals the observation of the next row, bool ``[N - 1]``;
+        True for all rows if the table has no next observations.
         """
         if self.next_obs is None:
             return np.ones(max(self.num_rows - 1, 0), bool)
@@ -149,8 +151,8 @@ def joined(rows: Rows, *, zero_final: bool = False) -> tuple[Steps, np.ndarray]:
 
 
 def _made(columns: Any, is_final: np.ndarray, number: np.ndarray, t: np.ndarray, ids: list[str]) -> Steps:
-    """Creates a `Steps` object from columns with final rows. Drops the ids of episodes without rows, and numbers the
-    other episodes from 0.
+    """Creates a `Steps` object from columns that already contain the extra rows with final observations. Drops the ids
+    of episodes of which no row is left, and numbers the other episodes from 0.
     """
     used, episode = np.unique(number, return_inverse=True)
     return Steps(columns, is_final, episode.astype(np.int32), t, [ids[i] for i in used.tolist()])
@@ -173,8 +175,9 @@ def _counted(starts: np.ndarray, number: np.ndarray) -> np.ndarray:
 
 
 def _with_truncation(columns: Mapping[str, Any], gives_up: np.ndarray, ends: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the column of truncated flags after the last steps of some chunks are dropped: the step before a dropped
-    step gets the dropped step's flag.
+    """Returns the truncated flags as ``{TRUNCATEDS: [N]}``. If the next observation of a chunk's last step is unknown,
+    this step may become the chunk's final row (mask `gives_up`), which is not a step. If such a step is truncated, the
+    step before it in the chunk is flagged as truncated.
     """
     truncated = columns[Columns.TRUNCATEDS].copy()
     truncated[:-1] |= truncated[1:] & gives_up[1:] & ~ends[:-1]

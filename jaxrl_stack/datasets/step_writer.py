@@ -160,8 +160,9 @@ class StepWriter:
 
 
 def _by_path(compression: str | Mapping[str, str], schema: pa.Schema) -> Any:
-    """Returns pyarrow's `compression` argument: the codec of each column, ``{path in the Parquet file: codec}``, or one
-    codec (a string) for all columns if `compression` is a string.
+    """Converts the writer's setting `compression` to pyarrow's argument of the same name. A dict ``{column: codec}``
+    becomes ``{path in the Parquet file: codec}``, with "none" for all other columns. One codec for all columns (a
+    string) does not change.
     """
     if isinstance(compression, str):
         return compression
@@ -174,8 +175,9 @@ def _by_path(compression: str | Mapping[str, str], schema: pa.Schema) -> Any:
 
 
 def cut_to(steps: Steps, max_rows: int) -> Steps:
-    """Splits long chunks of episodes in recorded steps into chunks of at most `max_rows` rows, including a final row
-    with the observation after the chunk's last step. If all chunks are short enough, returns the same object.
+    """Splits each episode chunk with more than `max_rows` rows into smaller chunks. Each new chunk has at most
+    `max_rows` rows; its last row is not a step and contains the observation after its last step. If no chunk is too
+    long, returns `steps` itself.
     """
     starts = steps.piece_starts()
     lengths = np.diff(starts)

@@ -115,8 +115,8 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
 
     def extended(x: jax.Array, final: Any) -> jax.Array:
         """Cuts each of the B sequences in a column ``[T, B, ...]`` into G chunks (training sequences) of L steps, and
-        adds one step per chunk. Writes `final`, ``[G, B, ...]`` or a scalar, after the last valid step of each chunk.
-        Returns ``[B, G, L + 1, ...]``.
+        adds one step per chunk. After the last valid step of each chunk, writes `final`: a scalar for all chunks, or
+        one value per chunk, ``[G, B, ...]``. Returns ``[B, G, L + 1, ...]``.
         """
         return jnp.moveaxis(x[rows].at[place].set(final), 2, 0)
 

@@ -123,8 +123,8 @@ class DefaultModelConfig(Plain):
         super().__setattr__(name, value)
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns all settings of this config, `{name: value}`, as plain data for checkpoints. Includes the settings
-        with default values: every setting of a `DefaultModelConfig` overrides the algorithm's default.
+        """Returns all settings of this config, `{name: value}`, as plain data for checkpoints. Includes settings with
+        default values, because these also override the algorithm's defaults.
         """
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 

@@ -122,8 +122,8 @@ class ModuleDefinition:
         ]
 
     def flatten(self, module: nnx.Module) -> tuple[Flat, Flat]:
-        """Returns the parameters and the other arrays of a module with this definition: two dicts ``{ref: array}``
-        (ref: path joined by "/"), in the definition's order.
+        """Returns the parameters and the other arrays of `module`, as two dicts ``{ref: array}`` (ref: path joined by
+        "/") in the order of this definition. The module must have the structure that this definition describes.
         """
         _, params, rest = _split(module)
         return self._named(type(module), params, rest)
@@ -221,8 +221,8 @@ class PureModule:
         return self.definition.merge(params, rest)
 
     def unbind(self, module: MultiRLModule) -> tuple[Flat, Flat]:
-        """Returns the parameters and the other arrays of a module that `bind` built, with the structure and order of
-        the initial arrays.
+        """Returns the parameters and the other arrays of a module that `bind` built, as two dicts ``{ref: array}`` with
+        the keys and the order of `self.params` and `self.rest`.
         """
         return self.definition.flatten(module)
 
@@ -322,8 +322,8 @@ class PureModule:
         return list(self._trainable_ids)
 
     def module_refs(self, module_id: str) -> list[str]:
-        """Returns the names (refs) of one module's parameters. A parameter that several modules share belongs to only
-        one of them.
+        """Returns the names (refs) of one module's parameters. A parameter that several modules share is included only
+        for one of these modules: the module with the fewest parameter arrays.
 
         Raises:
             KeyError: If the module does not exist.

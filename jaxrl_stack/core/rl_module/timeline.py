@@ -77,9 +77,9 @@ class Timeline:
         return at_steps(values, jnp.broadcast_to(steps, (leaves[0].shape[0], number)))
 
     def steps(self, values: Any) -> Any:
-        """Selects, from columns ``[N, J, ...]`` (N sequences of J steps), the steps that belong to the observations in
-        `obs`. Returns ``[N, M + 1, ...]``: M + 1 steps from the first valid step (after burn-in) on, ``M = J -
-        burn_in``. If a sequence has fewer steps left, its last step is repeated.
+        """Selects M + 1 steps from columns ``[N, J, ...]`` (N sequences of J steps), beginning with the first valid
+        step (after burn-in); ``M = J - burn_in``. The result ``[N, M + 1, ...]`` has one entry for each observation in
+        `self.obs`. If a sequence has fewer steps left, its last step is repeated.
         """
         return self._from_first(values, jax.tree.leaves(self.obs)[0].shape[1])
 
