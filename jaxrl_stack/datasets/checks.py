@@ -220,8 +220,8 @@ def in_form(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, re
 
 
 def _with_names(column: Any, space: gym.Space) -> Any:
-    """Converts a dict with numbered keys (such as "0" and "1") to a tuple where the space is a Tuple. Other recorded
-    values do not change.
+    """Converts recorded dicts with numbered keys (such as "0" and "1") to tuples where the space is a Tuple. Other
+    recorded values do not change.
     """
     if isinstance(space, gym.spaces.Tuple) and isinstance(column, Mapping):
         keys = [key for key in column if key.isdigit()]

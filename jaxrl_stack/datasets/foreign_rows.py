@@ -235,8 +235,8 @@ def _vector(values: Mapping[str, Any], column: str, columns: ForeignColumns, pat
 
 
 def _flags(values: Mapping[str, Any], columns: ForeignColumns, path: str, rows: int) -> dict[str, np.ndarray]:
-    """Returns the columns TERMINATEDS and TRUNCATEDS. A column that the table lacks is computed from DONES if possible,
-    else False in all rows.
+    """Returns the columns TERMINATEDS and TRUNCATEDS. A column that the table lacks is computed from DONES if possible;
+    otherwise, it is False in all rows.
     """
     found = {
         c: _flag(values, c, columns, path) for c in (Columns.TERMINATEDS, Columns.TRUNCATEDS, DONES) if c in values

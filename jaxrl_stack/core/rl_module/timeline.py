@@ -115,15 +115,15 @@ class Timeline:
         return jax.lax.stop_gradient(state)
 
     def now(self, outputs: Any) -> Any:
-        """Converts a network's outputs ``[N, M + 1, ...]`` for the observations in `obs` (N sequences after burn-in)
-        to ``[N, J, ...]``: one output for the observation of each of the J sampled steps, ``J = M + burn_in``. Outputs
+        """Converts a network's outputs ``[N, M + 1, ...]``, computed from `self.obs` (N sequences after burn-in), to
+        ``[N, J, ...]``: each of the J sampled steps gets the output for its observation, ``J = M + burn_in``. Outputs
         for masked steps (burn-in and padding) are meaningless.
         """
         return self._placed(jax.tree.map(lambda x: x[:, :-1], outputs))
 
     def after(self, outputs: Any) -> Any:
-        """Converts a network's outputs ``[N, M + 1, ...]`` for the observations in `obs` (N sequences after burn-in)
-        to ``[N, J, ...]``: one output for the next observation of each of the J sampled steps, ``J = M + burn_in``.
+        """Converts a network's outputs ``[N, M + 1, ...]``, computed from `self.obs` (N sequences after burn-in), to
+        ``[N, J, ...]``: each of the J sampled steps gets the output for its next observation, ``J = M + burn_in``.
         Outputs for masked steps (burn-in and padding) are meaningless.
         """
         return self._placed(jax.tree.map(lambda x: x[:, 1:], outputs))
