@@ -148,8 +148,9 @@ def columns_of_episodes(columns: dict[str, dict[tuple, list[Any]]], episodes: Ep
 
 
 def _rows_by_chunk(name: str, data: dict[tuple, list[Any]], episodes: Episodes) -> dict[int, Any]:
-    """Converts the items of a batch column (one per step, added by host connectors) to arrays,
-    ``{index of the episode chunk: arrays}``. The result has no entry for chunks without items.
+    """Converts the items of a batch column to arrays, ``{index of the episode chunk: arrays}``. Host connectors have
+    added these items: one per step, and for the column OBS one more per chunk. The result has no entry for chunks
+    without items.
     """
     extra = 1 if name == Columns.OBS else 0
     rows_of: dict[int, Any] = {}

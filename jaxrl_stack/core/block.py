@@ -49,7 +49,9 @@ class Recorded(Protocol):
         ...
 
     def with_columns(self, columns: dict[str, Any]) -> Self:
-        """Returns a container of the same class whose columns are `columns`, ``{column: pytree}``."""
+        """Returns a copy of this container with `columns`, ``{column: pytree}``, instead of the old columns. Other
+        attributes, such as the layout of a `Block`, are unchanged.
+        """
         ...
 
     def run(self, start: int, stop: int) -> Self:
@@ -87,7 +89,7 @@ class DrawnRows:
         return self.shape[0]
 
     def with_columns(self, columns: dict[str, Any]) -> DrawnRows:
-        """Returns a container of the same class whose columns are `columns`, ``{column: pytree}``."""
+        """Returns `DrawnRows` whose columns are `columns`, ``{column: pytree}``."""
         return DrawnRows(columns)
 
     def run(self, start: int, stop: int) -> DrawnRows:
@@ -301,9 +303,8 @@ class Block:
     def rows_of_observations(self, function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
         """Prepares the evaluation of `function` on the observations of selected steps of the block. Returns two pairs
         ``(inputs, f)``: one for the observations before the steps, one for the observations after the steps. `inputs`
-        has one entry per step. To evaluate `function` at some steps, call `f` with the entries of these steps.
-
-        `inputs` has one entry per step, ``[T * B, ...]``. See `frames.rows_of_block`.
+        has one entry per step, ``[T * B, ...]``. To evaluate `function` at some steps, call `f` with the entries of
+        `inputs` for these steps. See `frames.rows_of_block`.
         """
         return frames.rows_of_block(self.columns, self.known_layout.num_frames, function)
 

@@ -169,9 +169,9 @@ class Part:
         return {mid: own.shape for mid, own in self.blocks.items()}
 
     def run(self, bounds: Mapping[str, tuple[int, int]]) -> Part:
-        """Slices this part of an `Experience`: the result has the indices ``start`` to ``stop - 1`` of each module, on
-        axis B of steps ``[T, B, ...]`` or on axis N of rows ``[N, ...]``. NumPy arrays of the result are views. The
-        attribute `times` of the result is None.
+        """Slices the columns of each module in this part of an `Experience`: selects the indices ``start`` to ``stop -
+        1`` on axis B of steps ``[T, B, ...]``, or on axis N of rows ``[N, ...]``. NumPy arrays of the result are views.
+        The attribute `times` (begins and ends of agents' steps) of the result is None.
 
         Args:
             bounds: ``{module_id: (start, stop)}``.

@@ -146,7 +146,7 @@ def rows_of_block(
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Prepares the evaluation of `function` on the observations of selected steps of a block. Returns two pairs
     ``(inputs, f)``: one for the observations before the steps, one for the observations after the steps. `inputs` has
-    one entry per step. To evaluate `function` at some steps, call `f` with the entries of these steps.
+    one entry per step. To evaluate `function` at some steps, call `f` with the entries of `inputs` for these steps.
 
     If the block stores whole observations, the returned inputs are the observations. If it stores single frames, inputs
     are row indices, and the returned functions restore the stacked observations before they call `function`.

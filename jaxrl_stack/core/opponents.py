@@ -113,8 +113,8 @@ class Snapshots:
 
     def sizes(self, num_envs: int, num_devices: int) -> tuple[int, int]:
         """Returns two numbers: environments with self-play on each device, and environments in each block. On each
-        device, the environments without self-play form `size` equal blocks. A block is a group of environments that
-        plays against one snapshot.
+        device, the environments without self-play form `size` equal blocks. In the environments of a block, the policy
+        plays against the same snapshot.
 
         Args:
             num_envs: Environments over all devices.

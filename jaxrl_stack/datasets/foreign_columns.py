@@ -172,8 +172,8 @@ class ForeignColumns:
         return list(dict.fromkeys(leaf for name in self.wanted.values() for leaf in tree_leaves(name)))
 
     def column_of(self, name: str) -> str:
-        """Returns this package's name of the column that the file column `name` contains, completely or in part (such
-        as one key of a Dict observation). If this package has no name for the column, returns `name`.
+        """Returns this package's name of the column that is stored in the file column `name`, completely or in part
+        (such as one key of a Dict observation). If this package has no name for the column, returns `name`.
         """
         return next((column for column, own in self.names.items() if name in tree_leaves(own)), name)
 

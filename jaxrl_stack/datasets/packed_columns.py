@@ -1,5 +1,5 @@
 """Arrays that RLlib packs as text: base64 of an LZ4 frame that contains a pickle. Unpickling accepts only arrays,
-numbers, and dicts, lists and tuples of arrays and numbers; it refuses all other objects.
+numbers, and (nested) dicts, lists and tuples of arrays and numbers; it refuses all other objects.
 
 A pickle is a program that can call any function. The unpickler in this module lets pickles call only two functions,
 which replace NumPy's constructors of arrays and dtypes. The results become arrays only after a check.
@@ -86,7 +86,7 @@ def packed(array: np.ndarray) -> str:
 
 
 def loaded(data: bytes) -> Any:
-    """Unpickles arrays, numbers, and dicts, lists and tuples of arrays and numbers; refuses all other objects.
+    """Unpickles arrays, numbers, and (nested) dicts, lists and tuples of arrays and numbers; refuses all other objects.
 
     Raises:
         Exception: It holds something else, or is damaged.

@@ -66,8 +66,8 @@ class Rows:
 
     @functools.cached_property
     def observed_next(self) -> np.ndarray:
-        """Mask of the rows whose recorded next observation equals the observation of the next row, bool ``[N - 1]``;
-        True for all rows if the table has no next observations.
+        """Mask of the rows whose recorded next observation equals the observation of the next row up to rounding, bool
+        ``[N - 1]``; True for all rows if the table has no next observations.
         """
         if self.next_obs is None:
             return np.ones(max(self.num_rows - 1, 0), bool)
@@ -175,9 +175,9 @@ def _counted(starts: np.ndarray, number: np.ndarray) -> np.ndarray:
 
 
 def _with_truncation(columns: Mapping[str, Any], gives_up: np.ndarray, ends: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the truncated flags as ``{TRUNCATEDS: [N]}``. If the next observation of a chunk's last step is unknown,
-    this step may become the chunk's final row (mask `gives_up`), which is not a step. If such a step is truncated, the
-    step before it in the chunk is flagged as truncated.
+    """Returns the truncated flags, ``{TRUNCATEDS: bool [N]}``, after the last steps of some chunks are dropped. The
+    mask `gives_up` marks these steps: their next observation is unknown, so the row of the step becomes the chunk's
+    final row. If a dropped step is truncated, the step before it in the chunk is flagged as truncated.
     """
     truncated = columns[Columns.TRUNCATEDS].copy()
     truncated[:-1] |= truncated[1:] & gives_up[1:] & ~ends[:-1]

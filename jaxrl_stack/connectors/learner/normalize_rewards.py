@@ -68,9 +68,9 @@ class NormalizeRewards(ConnectorV2):
         return type(self) is NormalizeRewards
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Adds the returns of the sampled steps to the running statistics, unless the statistics are frozen. Then
-        divides REWARDS, float32 ``[T, B]``, by the running standard deviation of returns, and clips the results to
-        ±``clip_by_value``.
+        """Adds the returns of the sampled steps to the running statistics, unless ``update_stats`` or
+        ``ctx.update_statistics`` is False. Then divides REWARDS, float32 ``[T, B]``, by the running standard deviation
+        of returns, and clips the results to ±``clip_by_value`` (None: no clipping).
         """
         state, batch = dict(state), dict(batch)
         for key, module_id in self._state_keys(batch):

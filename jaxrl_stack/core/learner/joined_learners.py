@@ -171,10 +171,9 @@ class JoinedLearners:
                 raise _LostLearnersError from outcome.error
 
     def strategies_of_neighbours(self, number: int) -> list[Any]:
-        """Returns Ray ``scheduling_strategy`` values that place `number` additional actors next to each learner: one
-        value per additional actor, where the values for the same learner are successive. All values are None if the
-        learners have no placement group, or if a learner's bundle has too few CPUs for the learner and the actors next
-        to it.
+        """Returns Ray ``scheduling_strategy`` values that place `number` additional actors next to each learner, one
+        value per additional actor. The values for the same learner are successive. All values are None if the learners
+        have no placement group, or if a learner's bundle has too few CPUs for the learner and its additional actors.
 
         Args:
             number: Actors per learner, of one CPU each.

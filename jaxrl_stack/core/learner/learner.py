@@ -1152,8 +1152,8 @@ class Learner(Checkpointable):
             self._tracing.pure_hook = self._tracing.has_rows = None
 
     def _check_not_in_pure_hook(self, what: str) -> None:
-        """Raises a RuntimeError if a pure hook (compiled into the update) reads the learner's attribute `what`: its
-        value would become a constant of the compiled program.
+        """Raises a RuntimeError if a pure hook (compiled into the update) reads the learner's attribute with the name
+        `what`, because the attribute's value would become a constant of the compiled program.
         """
         if self._tracing.pure_hook is not None:
             raise RuntimeError(
@@ -1725,8 +1725,8 @@ class Learner(Checkpointable):
 
     def _take_new_weights(self) -> bool:
         """Draws new initial weights with the seed of the current config, and returns True. If a module was given to the
-        constructor, keeps its weights, and also returns True. If the compiled programs contain constants that were
-        drawn with the earlier seed, changes nothing, and returns False.
+        constructor, keeps the weights of this module, and also returns True. If the compiled programs contain constants
+        that were drawn with the earlier seed, changes nothing, and returns False.
         """
         if self._module_given is not None:
             return True

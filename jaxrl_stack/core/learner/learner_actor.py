@@ -141,8 +141,9 @@ class LearnerActor:
         self, data: UpdateData, arguments: dict[str, Any], *, wants_state: bool = False, wants_weights: bool = False
     ) -> Answer:
         """Updates the Learner of this actor with `data`, this learner's shard of the data of an update. Returns the
-        metrics, the number of updates, and on request the learner's state and the weights for env runners. After
-        `Learner.update_rows`, returns the values that the loss logged per row instead of metrics.
+        metrics, the number of updates, and on request the learner's state and the weights for env runners. If `data`
+        are rows (see `Learner.update_rows`), the answer has no metrics, but the values that the loss logged for each
+        row.
 
         Args:
             data: `TrainingData` for `Learner.update`; rows for `Learner.update_rows`; other steps for

@@ -122,8 +122,8 @@ class MinibatchRecords:
 
     def _rows(self, before: Carry, taken: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str | None) -> Record:
         """Finds the rows with the largest losses in a minibatch. Returns entries of the minibatch's debugging record,
-        ``{path: array}``: losses and columns of these rows, the shuffle shard and item from which each row comes, and
-        each module's mean loss over all valid rows.
+        ``{path: array}``: the losses and columns of these rows, the places from which the rows come (such as shuffle
+        shard and item, see `_shown`), and each module's mean loss over all valid rows.
         """
         counts = row_counts(taken, index, axis_name)
 
@@ -172,8 +172,9 @@ class MinibatchRecords:
         the indices of the row's shuffle shard and item (step, chunk or env step). `rows` contains the positions of the
         rows in the minibatch.
 
-        If an item has several rows, the entries also contain the step; for sampled blocks ``[T, B]``, the time step and
-        the index on axis B. The loss mask, PRNG keys and large arrays are left out.
+        If an item has several rows, the entry ``step`` is the index of the row in its item. For rows from sampled
+        blocks ``[T, B]``, the entries also contain the time step and the index on axis B. The loss mask, PRNG keys and
+        large columns (see `Recorder.max_numbers`) are left out.
 
         Args:
             module_id: The module.

@@ -33,8 +33,8 @@ times fewer operations for a network of a dozen leaves."""
 
 
 def is_elementwise(factory: Any) -> bool:
-    """Whether an optimizer factory is in the list `ELEMENTWISE_OPTIMIZERS`. Optimizers of these factories update each
-    parameter entry independently. For a `functools.partial`, the wrapped function is looked up.
+    """Whether an optimizer factory is one of `ELEMENTWISE_OPTIMIZERS`. The optimizers that these factories build update
+    each parameter entry independently. For a `functools.partial`, the wrapped function is looked up.
     """
     return (factory.func if isinstance(factory, functools.partial) else factory) in ELEMENTWISE_OPTIMIZERS
 
@@ -348,9 +348,10 @@ def is_another_value(value: Any, former: Any) -> bool:
 
 
 def problem_with_rates(before: Any, after: Any, names: Iterable[str], where: str) -> str:
-    """Returns an error message if `Learner.change_settings` cannot apply changed settings, else "". One reason is that
-    other optimizers or schedules of other shapes are registered, which compiled programs cannot read. The other reason
-    is that a learning-rate setting has changed, but no optimizer's learning rate.
+    """Returns an error message if `Learner.change_settings` cannot apply changed settings, else "". Settings cannot
+    be applied if they lead to other optimizers, or to schedules of other shapes, because these need a new compiled
+    program. Settings also cannot be applied if a learning-rate setting has changed, but no optimizer's learning rate
+    has changed.
 
     Args:
         before: Schedules of the learning rates, by module and optimizer.

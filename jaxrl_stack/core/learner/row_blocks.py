@@ -29,8 +29,8 @@ _EIGHTHS = (8, 10, 12, 15)
 
 
 class PaddedRows(NamedTuple):
-    """Arguments of a compiled update: a padded batch, the numbers of gradient steps and of rows without padding, and an
-    `UpdatePlan` (static sizes, such as the minibatch size).
+    """Arguments of a compiled update: a padded batch, the numbers of real rows (rows that are not padding) and gradient
+    steps, and an `UpdatePlan` (static sizes, such as the minibatch size).
 
     Attributes:
         items: ``{module_id: Items}``, with the device axis first; see `lay_out_rows`.

@@ -189,8 +189,8 @@ def slice_episodes(
     episodes: Sequence[SingleAgentEpisode], num_shards: int, len_lookback_buffer: int | None = None
 ) -> list[list[SingleAgentEpisode]]:
     """Splits episodes into one list per shard (the data for one learner), so that the numbers of steps of the shards
-    differ by at most one. If an episode does not fit into the rest of a shard, it is cut, and its later steps go to the
-    next shard.
+    differ by at most one. If an episode does not fit into the rest of a shard, the episode is cut in time, and its
+    later steps go to the next shards.
 
     Args:
         episodes: Episodes, which are concatenated in this order and cut where a shard is full.

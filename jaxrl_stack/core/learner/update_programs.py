@@ -280,8 +280,9 @@ class UpdatePrograms:
                 )
 
     def follow(self, old: LearnerState, new: LearnerState) -> None:
-        """Registers that `new` has replaced the learner's state `old` between two updates. Without this call, the next
-        update would not recognise the state, and would take a new snapshot (copy for recovery from failed updates).
+        """Registers that `new` has replaced the learner's state `old` between two updates, so that the next update may
+        keep the last snapshot (copy of the state for recovery from failed updates). After a replacement that is not
+        registered, the next update takes a new snapshot.
         """
         self._snapshots.renamed(old, new)
 

@@ -110,9 +110,9 @@ class CountedRows(NamedTuple):
 def num_minibatches(
     valid: Mapping[Any, ValidItems], sizes: Mapping[Any, int], num_epochs: int, at_least: int, axis_name: str | None
 ) -> jax.Array:
-    """Returns the number of minibatches in an update. It is large enough for `num_epochs` passes over the valid rows
-    (not masked) of every shuffle shard (group of rows that is shuffled separately), on every device and for every
-    module.
+    """Returns the number of minibatches in an update: the smallest number that gives every shuffle shard (group of rows
+    that is shuffled separately) of every module, on every device, at least `num_epochs` passes over its valid rows (not
+    masked).
 
     Args:
         valid: Valid items of modules with masks, by module.
