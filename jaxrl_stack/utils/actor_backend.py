@@ -166,7 +166,7 @@ def start_actors(
     strategies: Sequence[Any] = (),
     backend: Backend = RAY,
 ) -> list[Any]:
-    """Starts several actors of one class.
+    """Starts several actors of one class, and returns their handles.
 
     Args:
         cls: Class of the actors.

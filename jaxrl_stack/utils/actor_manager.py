@@ -108,7 +108,7 @@ class FaultTolerantActorManager:
         return [actor_id for actor_id, state in self._states.items() if state.is_healthy]
 
     def recoverable_actor_ids(self) -> list[int]:
-        """Ids of the unhealthy actors that are not lost for good, so that they may become healthy again."""
+        """Ids of the unhealthy actors that can become healthy again, because they are not lost for good."""
         return [i for i, state in self._states.items() if not state.is_healthy and not state.is_lost_for_good]
 
     def num_actors(self) -> int:

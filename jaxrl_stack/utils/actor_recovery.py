@@ -58,8 +58,8 @@ class Restarts:
         return actor_id in self._due
 
     def first_due(self) -> float:
-        """Time of the earliest scheduled restart of any actor, by the backend's clock; the present time if no restart
-        is scheduled.
+        """Time of the earliest scheduled restart of any actor, in seconds of the actor backend's clock (`Backend.now`);
+        the present time if no restart is scheduled.
         """
         return min(self._due.values(), default=self._now())
 
@@ -157,17 +157,17 @@ class ActorRecovery:
     # ------------------------------------------------------------------------------------------- losses and failures
 
     def note_losses(self) -> None:
-        """Calls `note_loss` for calls that failed because an actor of the pool is lost. These calls are pings, and
-        calls that did not wait for their results. Only `FaultTolerantActorManager.take_losses` returns them.
+        """Calls `note_loss` for calls that failed because an actor of the pool is lost, if no other method returns the
+        calls' outcomes. Such calls are pings, and calls that did not wait for results (``timeout_seconds=0``).
         """
         for call in self._pool.take_losses():
             if call.actor_id in self._pool.actor_ids():
                 self.note_loss(call)
 
     def note_loss(self, call: CallResult) -> None:
-        """Handles a `call` that failed because its actor is lost. If Ray restarts the actor, or if the policy ignores
-        losses (`LossPolicy.ignores`), counts the failure; otherwise raises the call's error. If the policy ignores
-        losses and the actor cannot return, also removes the actor from the pool.
+        """Handles a `call` that failed because its actor is lost. If Ray restarts the actor, or if the loss policy
+        ignores losses (`LossPolicy.ignores`), counts the failure; otherwise raises the call's error. If the loss policy
+        ignores losses and the actor cannot return, also removes the actor from the pool.
 
         Raises:
             Exception: Error of the call, if the actor does not come back and the policy does not ignore the loss.
@@ -186,8 +186,8 @@ class ActorRecovery:
             self.drop(call.actor_id)
 
     def note_failure(self, actor_id: int, error: Exception) -> None:
-        """Handles an error in an actor's code: counts it, then restarts the actor, or removes it from the pool if the
-        policy allows no restarts.
+        """Handles an error in an actor's code: counts the failure, then restarts the actor. If the loss policy allows
+        no restarts (`LossPolicy.restarts`), removes the actor from the pool instead.
         """
         policy = self.policy
         self.count_failure(error)
@@ -203,8 +203,8 @@ class ActorRecovery:
             self._restart_due()
 
     def count_failure(self, error: Exception) -> None:
-        """Counts a failure of an actor. Raises an error if more failures than the policy's `tolerance` occurred without
-        a success of any actor in between.
+        """Counts a failure of an actor. Raises an error if more failures than the loss policy allows
+        (`LossPolicy.tolerance`) occurred in a row, without a success of any actor of the pool in between.
 
         Raises:
             ConsecutiveFailuresError: If the policy does not tolerate as many.
@@ -219,7 +219,7 @@ class ActorRecovery:
             raise failure
 
     def count_success(self) -> None:
-        """Resets the number of consecutive failures of actors to 0."""
+        """Resets the number of consecutive failures, counted over all actors of the pool together, to 0."""
         self._num_failures_in_a_row = 0
 
     def drop(self, actor_id: int) -> None:

@@ -1,4 +1,4 @@
-"""Configuration of JAX in actor processes: their cores and platform, and fewer threads."""
+"""Configuration of JAX in the processes of Ray actors: platform, number of threads, and number of CPU devices."""
 
 from __future__ import annotations
 

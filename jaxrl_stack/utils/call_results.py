@@ -62,7 +62,9 @@ class CallResult(ResultOrError):
 
     @property
     def result_or_error(self) -> ResultOrError:
-        """The outcome itself (`self`), for code written for RLlib, which reads it as ``call.result_or_error``."""
+        """Outcome of the call: this object itself (`self`), so that code written for RLlib can read
+        ``call.result_or_error``.
+        """
         return self
 
 
@@ -73,7 +75,9 @@ class RemoteCallResults(list[CallResult]):
 
     @property
     def result_or_errors(self) -> list[CallResult]:
-        """The list itself (`self`), for code written for RLlib, which reads it as ``results.result_or_errors``."""
+        """List of the calls' outcomes: this object itself (`self`), so that code written for RLlib can read
+        ``results.result_or_errors``.
+        """
         return self
 
     def add_result(self, actor_id: int, result_or_error: ResultOrError, tag: str | None = None) -> None:

@@ -141,7 +141,7 @@ def num_joined_processes(platform: str | None = None) -> int:
 
 
 def device_numbers(devices: list[Device]) -> range:
-    """Indices of this process's devices in the result of `joined_devices`, which are the devices of all processes."""
+    """Indices of this process's devices in the result of `joined_devices`, the list of all processes' devices."""
     platform = devices[0].platform
     process = jax.process_index(platform) if num_joined_processes(platform) > 1 else 0
     return range(process * len(devices), (process + 1) * len(devices))
@@ -304,8 +304,9 @@ def _of_bits(function: Callable[[Any], Any], x: Any) -> Any:
 
 
 def host_view(tree: Any) -> Any:
-    """Replaces each JAX array of a pytree by the data on the first of the array's local devices, without a copy: the
-    whole array if the array is replicated over devices, one shard if the array is sharded.
+    """Replaces each JAX array of a pytree by a JAX array on a single device, the first of the array's local devices,
+    without a copy. The new array has the whole data if the old array is replicated over devices, one shard if it is
+    sharded.
     """
     return jax.tree.map(lambda x: x.addressable_data(0) if isinstance(x, jax.Array) else x, tree)
 
@@ -386,7 +387,8 @@ def gathered(own: np.ndarray) -> np.ndarray:
 
 
 def gathered_values(own: Any) -> list[Any]:
-    """Gathers a value, which may be any picklable object, from each joined JAX process. All processes must call it.
+    """Gathers a value, any picklable object, from each joined JAX process, and returns the list of these values. All
+    processes must call this function.
 
     Args:
         own: Picklable value of this process; its size may differ between processes.
@@ -453,13 +455,14 @@ def _as_text(value: Any) -> str:
 
 
 def of_first_process(function: Callable[[], str]) -> str:
-    """Calls ``function()`` in the first of the joined JAX processes; the other processes wait and receive its result.
+    """Calls ``function()`` only in process 0 of the joined JAX processes. The other processes wait and receive the
+    result of this call.
 
     Args:
         function: Returns a text of at most 4,000 bytes.
 
     Raises:
-        Exception: In the first process, the error of `function`.
+        Exception: In process 0, the error of `function`.
         RuntimeError: In the other processes, with the message of this error.
     """
     if num_joined_processes() == 1:

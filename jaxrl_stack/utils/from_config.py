@@ -18,8 +18,8 @@ class _ShortRepr(type):
 
 
 class NotProvided(metaclass=_ShortRepr):
-    """Default of config arguments: an argument that was not passed leaves its setting unchanged. (None is a value: it
-    sets None.)
+    """Default of config arguments: an argument that was not passed leaves its setting unchanged. In contrast, the
+    argument None sets its setting to None.
 
     Used as the class itself, never instantiated.
     """

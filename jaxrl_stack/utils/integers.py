@@ -18,7 +18,9 @@ def limits_of(dtype: np.dtype) -> tuple[int, int]:
 
 
 def outside_of(dtype: np.dtype, array: np.ndarray) -> int | None:
-    """Finds a number in an array that an integer dtype cannot represent; None if all fit."""
+    """Returns the smallest or the largest number of `array`, if the integer dtype `dtype` cannot represent this number.
+    Returns None if all numbers fit.
+    """
     if not array.size or np.can_cast(array.dtype, dtype):
         return None
     first, last = limits_of(dtype)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class _Settings(NamedTuple):
-    """Names of the config settings about lost actors of one role, such as EnvRunners. A name is None if the role does
-    not have the setting.
+    """Names of the config settings for the fault tolerance of one role's actors, such as EnvRunners. A name is None if
+    the role does not have the setting.
 
     `method` is the `AlgorithmConfig` method that sets them. `takes` is the role whose resource settings apply.
     """
@@ -97,7 +97,7 @@ class LossPolicy:
 
     @property
     def restarts_of_each(self) -> int:
-        """Ray's option ``max_restarts`` for each actor; 0 if the policy restarts no actors."""
+        """Ray's option ``max_restarts`` for each actor: `max_restarts` if lost actors are restarted, else 0."""
         return self.max_restarts if self.restarts else 0
 
     def setting_of(self, field: str) -> str | None:

@@ -58,15 +58,18 @@ def split_fixed(state: Any) -> tuple[Any, Any]:
 
 
 def with_fixed(state: Any, fixed: Any) -> Any:
-    """Reverses `split_fixed`: joins the changing part of a state with the part that contains its constant fields."""
+    """Reverses `split_fixed`: joins the changing part `state` of a training state with the part `fixed`, which contains
+    the constant fields.
+    """
     if fixed is None:
         return state
     return dataclasses.replace(state, **{name: getattr(fixed, name) for name in fixed.fixed_fields})
 
 
 def map_members(function: Callable[..., Any], axes: Any, *trees: Any, shared: Callable[..., Any] | None = None) -> Any:
-    """Maps a function over the leaves of states, as `jax.tree.map` does. Leaves that population members share (None in
-    `axes`) are mapped with `shared` instead; without `shared`, they are taken from the first state.
+    """Applies `function` to the corresponding leaves of one or more population states, like `jax.tree.map`. To leaves
+    that population members share (None in `axes`), applies the function `shared` instead; if `shared` is None, takes
+    these leaves from the first state.
 
     Args:
         function: Called with the leaves of all `trees`.

@@ -77,9 +77,9 @@ class MemoryEstimate:
         return cls(what, counts, {name: size * num_rows for name, size in columns.items()}, is_complete)
 
     def part(self, what: str, number: int, of: int) -> MemoryEstimate:
-        """Estimates the memory of `number` out of `of` equal shards of the arrays, such as the shards of one process.
-        Multiplies the bytes of each column, and the first number in `counts` (such as envs), by ``number / of``, and
-        rounds up.
+        """Estimates the memory of `number` of the `of` equal shards into which the arrays are split, for example of the
+        shards of one process. Scales the bytes of each column, and the first entry of `counts` (such as the number of
+        envs), by ``number / of``, and rounds them up.
         """
         (divided, total), *others = self.counts.items()
         counts = dict([(divided, -(-total * number // of)), *others])

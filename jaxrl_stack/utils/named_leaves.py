@@ -1,4 +1,4 @@
-"""Pytrees of arrays as flat dicts of NumPy arrays, and back."""
+"""Conversion of pytrees to flat dicts of NumPy arrays, ``{"path/to/leaf": array}``, and back."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def sigmoid(x: Any, derivative: bool = False) -> np.ndarray:
 
 
 def softmax(x: Any, axis: int = -1, epsilon: float | None = None) -> np.ndarray:
-    """Softmax along `axis`: ``exp(x) / sum(exp(x))``, but at least `epsilon`.
+    """Softmax along `axis`, ``exp(x) / sum(exp(x))``, in which entries below `epsilon` are replaced by `epsilon`.
 
     Args:
         x: Any array.

@@ -7,7 +7,8 @@ from typing import Any
 
 
 def optional_import(module: str, *, purpose: str, install: str, package: str | None = None) -> Any:
-    """Imports a module of an optional package; if it is missing, the error names the install command.
+    """Imports a module of an optional package and returns it. If the import fails, raises an ImportError that names the
+    install command.
 
     Args:
         module: Full name of the module.

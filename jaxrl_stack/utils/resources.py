@@ -373,7 +373,7 @@ class Placement(NamedTuple):
 
 
 def create_placement(config: AlgorithmConfig, *, timeout_seconds: float | None = None) -> Placement:
-    """Reserves the Ray resources of an algorithm's actors in placement groups.
+    """Reserves the Ray resources of an algorithm's actors in placement groups, and returns the groups as a `Placement`.
 
     With ``placement_strategy="PACK"``, RLlib's default, learners with their aggregators are packed on few nodes, and
     EnvRunners are spread over the nodes. Aggregators of a local learner are on the node of this process if it has room
@@ -475,8 +475,8 @@ _MAX_PATIENCE_S = 30.0
 
 
 def _reserve(config: AlgorithmConfig, parts: list[_Part], timeout_s: float | None) -> list[Any]:
-    """Creates one Ray placement group for each entry of `parts`, one after the other, and waits until all groups have
-    their resources. Returns the groups in the order of `parts`.
+    """Creates one Ray placement group for each entry of `parts` (its bundles, actor roles and placement strategy), one
+    after the other, and waits until all groups have their resources. Returns the groups in the order of `parts`.
 
     A run that holds groups and does not get the next one soon frees them, and tries again after a random pause:
     otherwise two runs could wait forever for resources that the other one holds.
@@ -562,7 +562,9 @@ def _remove(groups: list[Any]) -> None:
 
 
 def remove_placement(placement: Placement) -> None:
-    """Removes the placement groups of `create_placement`, except the placement group of a Ray Tune trial."""
+    """Removes the placement groups in `placement` from Ray, except the placement group of this process, such as a Ray
+    Tune trial's group.
+    """
     import ray
 
     for group in placement.groups:
@@ -628,8 +630,8 @@ class RayLease:
     node_id: str | None
 
     def __bool__(self) -> bool:
-        """Whether this lease keeps Ray running: if True, the release of another lease does not shut Ray down. False
-        after `release`. Always False if the user initialised Ray.
+        """Whether this lease (the owner's claim to use Ray) keeps Ray running: if True, the release of another lease
+        does not shut Ray down. False after `release`. Always False if the user initialised Ray.
         """
         return self.node_id is not None
 
@@ -652,7 +654,8 @@ _leases: Counter[str] = Counter()
 
 
 def start_ray_if_needed(config: AlgorithmConfig | None = None) -> RayLease:
-    """Connects to Ray: the user's instance, a running cluster (``RAY_ADDRESS``), or a new local instance.
+    """Connects to Ray (the user's instance, a running cluster such as the one at ``RAY_ADDRESS``, or a new local
+    instance), and returns a `RayLease`, which its owner releases at the end.
 
     Args:
         config: The config of an algorithm that a new instance has to hold, even if its processes then share cores.

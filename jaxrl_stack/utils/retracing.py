@@ -61,7 +61,7 @@ def _trace_number() -> Any:
 
 
 def _constants(program: Any) -> Iterator[Any]:
-    """Yields the constants (arrays and numbers) of a traced program, and the names of its operations, including inner
+    """Yields the constants (arrays and numbers) and the names of the operations in a traced program, and in its inner
     programs.
     """
     yield from getattr(program, "consts", ())

@@ -1,4 +1,6 @@
-"""Copies of states that compiled programs donate (whose memory they reuse), to continue after a failed call."""
+"""Copies of states that compiled programs donate (the programs reuse the memory of donated states), to continue after a
+failed call.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,7 @@ class Snapshots:
             self.changes.append((self.num_calls, change))
 
     def forget(self) -> None:
-        """Frees the memory of the snapshot; the next `before_call` takes a new one."""
+        """Deletes the copy of the state to free its memory. The next `before_call` copies the state again."""
         self.state, self.num_calls, self.changes, self._newest = None, 0, [], ()
 
 

@@ -35,8 +35,8 @@ def current_values(settings: Mapping[str, Any], timesteps: Any, config_for: Call
 
 
 class TracedConfigView:
-    """Read-only view of a config in which traced settings are the arrays that the compiled program gets as arguments;
-    other settings are unchanged.
+    """Read-only view of a config. In the view, traced settings are the arrays that the compiled program gets as
+    arguments; other settings are unchanged.
 
     ``view.clip_param`` is the ``float32[]`` array that travels through the compiled program (a schedule is
     already evaluated); every other attribute is the frozen config's own. So one program serves all values of
@@ -48,7 +48,7 @@ class TracedConfigView:
     def __init__(
         self, config: Any, values: Mapping[str, Any], values_by_module: Mapping[str, Mapping[str, Any]] | None = None
     ):
-        """Creates the view of a config in which some settings are arrays of the traced program.
+        """Creates a view of a config: the settings in `values` are arrays of the traced program.
 
         Args:
             config: The frozen config, which has all settings that are not traced.
@@ -90,8 +90,8 @@ class TracedConfigView:
         )
 
     def get_config_for_module(self, module_id: str) -> TracedConfigView:
-        """Returns the view of one module's config, with the module's own settings and the current arrays of traced
-        settings.
+        """Returns a view of one module's config, with the module's own settings. In the view, traced settings are the
+        current arrays that the compiled program gets as arguments.
         """
         view = TracedConfigView(
             self._config.get_config_for_module(module_id),

@@ -68,8 +68,8 @@ class WaitingReport:
             _reports.add(self)
 
     def note(self, number: int, obstacle: Callable[[], str | None] = lambda: None) -> None:
-        """Called repeatedly during a wait, with the number of missing actors: logs a report about them every ten
-        seconds.
+        """Updates the report during a wait for actors: call this method repeatedly, with the number of actors that have
+        not started, or have not restarted after a failure. Logs a line about these actors every ten seconds.
 
         Args:
             number: Number of missing actors; 0 ends the wait.

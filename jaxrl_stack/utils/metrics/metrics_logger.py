@@ -109,7 +109,8 @@ class MetricsLogger:
         reduce_per_index_on_aggregate: Any = NotProvided,
         **kwargs: Any,
     ) -> None:
-        """Logs one value of a metric. `reduce` selects the metric's statistic, such as the mean of the logged values.
+        """Logs one value of a metric. The argument `reduce` selects the metric's statistic, such as the mean of the
+        logged values.
 
         Args:
             key: Name or path.

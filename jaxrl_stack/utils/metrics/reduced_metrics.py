@@ -11,8 +11,8 @@ from jaxrl_stack.utils.results import adds_up, nested_leaves
 
 
 class ReducedMetrics(dict[str, Any]):
-    """Results of a learner update, as a nested dict of numbers. `MetricsLogger.aggregate` accepts it like a result of
-    ``MetricsLogger.reduce()``.
+    """Results of a learner update, as a nested dict of numbers. `MetricsLogger.aggregate` accepts this dict in place of
+    a result of ``MetricsLogger.reduce()``.
     """
 
     def statistics(self) -> list[tuple[tuple[str, ...], StatsBase]]:

@@ -270,7 +270,7 @@ class Scheduler:
         return np.float32(self._value)
 
     def update(self, timestep: int) -> float:
-        """Sets the current timestep to `timestep`, a total over the lifetime and not an increment. Returns the
+        """Sets the current timestep to `timestep`, the lifetime number of steps (not an increment). Returns the
         schedule's value at this timestep.
         """
         self._value = self._schedule(timestep)

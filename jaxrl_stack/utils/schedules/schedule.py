@@ -155,7 +155,7 @@ class PiecewiseSchedule(Schedule):
         interpolation: Callable[[Any, Any, Any], Any] = _linear_interpolation,
         outside_value: float | None = None,
     ):
-        """Creates a schedule that interpolates between points.
+        """Creates a schedule that interpolates between ``(timestep, value)`` points.
 
         Args:
             endpoints: At least two ``(timestep, value)`` pairs with non-decreasing timesteps.

@@ -170,8 +170,8 @@ def from_zero(space: Space) -> Space:
 
 
 def from_start(space: Space, action: jax.Array) -> jax.Array:
-    """Converts a module's actions, which count from 0 (`from_zero`), to the environment's actions, which count from the
-    space's ``start``.
+    """Converts a module's actions, which count from 0 (see `from_zero`), to the environment's actions, which count from
+    the space's ``start``.
 
     Args:
         space: Space of the environment: any but Dict and Tuple.

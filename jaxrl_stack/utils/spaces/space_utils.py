@@ -103,8 +103,8 @@ def flatten_to_single_ndarray(input_: Any) -> Any:
 
 
 def batch(list_of_structs: Sequence[Any], *, individual_items_already_have_batch_dim: bool | str = False) -> Any:
-    """Stacks or concatenates the structs in a list to one struct of arrays: ``[{"a": 1}, {"a": 2}]`` → ``{"a":
-    array([1, 2])}``.
+    """Joins the structs in a list to one struct of arrays: ``[{"a": 1}, {"a": 2}]`` → ``{"a": array([1, 2])}``. Stacks
+    the arrays along a new first axis, or concatenates arrays that already have a batch axis.
 
     Args:
         list_of_structs: The items.

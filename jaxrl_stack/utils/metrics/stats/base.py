@@ -71,7 +71,7 @@ class StatsBase(ABC):
 
     @property
     def has_throughputs(self) -> bool:
-        """Whether the statistic also measures values per second."""
+        """Whether the statistic is a sum that also measures its throughput, the amount added per second."""
         return self.with_throughput
 
     def initialize_throughput_reference_time(self, time: float) -> None:  # noqa: B027 (most measure none)
@@ -158,8 +158,9 @@ class ReportingStats(StatsBase):
 
     @abstractmethod
     def _start_interval(self) -> None:
-        """Starts a new interval: the next report does not contain the values of the last interval. Some statistics,
-        such as an EMA or a mean with a window, keep these values for `peek`; other statistics delete them.
+        """Starts a new interval (the time between two calls of `reduce`): the next report does not contain values that
+        were logged before this call. Some statistics, such as an EMA or a mean with a window, keep these values for
+        `peek`; other statistics delete them.
         """
 
     def merge(self, incoming_stats: list[Any]) -> None:
@@ -209,7 +210,8 @@ class ReportingStats(StatsBase):
 
 
 def as_window(window: float | None) -> int | None:
-    """Converts the window of a statistic, its number of newest values, to int; None if the window is unbounded.
+    """Converts `window`, the number of newest values that a statistic uses, to int. Returns None, for no limit, if
+    `window` is None or infinite.
 
     Raises:
         ValueError: If it is not a whole number of at least 1.

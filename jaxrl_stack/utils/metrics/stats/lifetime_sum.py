@@ -46,12 +46,14 @@ class LifetimeSumStats(ReportingStats):
 
     @property
     def throughput_since_last_reduce(self) -> float:
-        """Throughput since the last `reduce`: mean amount per second that was added to the sum."""
+        """Throughput since the last `reduce`: the amount added to the sum, divided by the seconds since then."""
         return self._new / max(clock.perf_counter() - self._reduce_time, 1e-9)
 
     @property
     def throughput_since_last_restore(self) -> float:
-        """Throughput since construction or the last `set_state`: mean amount per second that was added to the sum."""
+        """Throughput since construction or the last `set_state`: the amount added to the sum, divided by the seconds
+        since then.
+        """
         return (self._total - self._restored_total) / max(clock.perf_counter() - self._restore_time, 1e-9)
 
     def initialize_throughput_reference_time(self, time: float) -> None:

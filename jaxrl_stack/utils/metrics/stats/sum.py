@@ -33,7 +33,7 @@ class SumStats(SeriesStats):
 
     @property
     def throughputs(self) -> float:
-        """Throughput since the last `reduce`: mean amount per second that was added to the sum."""
+        """Throughput since the last `reduce`: the amount added to the sum, divided by the seconds since then."""
         return self._added / max(clock.perf_counter() - self._reference_time, 1e-9)
 
     def initialize_throughput_reference_time(self, time: float) -> None:
