@@ -88,9 +88,9 @@ class Snapshots:
         self._newest = tuple(weakref.ref(new) if ref() is old else ref for ref in self._newest)
 
     def changed(self, old: Any, new: Any, change: Any) -> None:
-        """Records that the function `change`, called between two calls of the compiled program, has replaced `old`, a
-        part of the state, by `new`. This replacement does not cause a new snapshot: code that repeats the program's
-        calls since the last snapshot also repeats `change`.
+        """Records that the function `change` has replaced `old`, a part of the state, by `new` between two calls of the
+        compiled program. The replacement does not cause a new snapshot. If a snapshot exists, stores `change` in
+        `changes`, so that it can be repeated together with the calls since this snapshot.
 
         Args:
             old, new: Parts of the state.

@@ -1,4 +1,4 @@
-"""Advice for code that JAX cannot trace, for errors of environments, networks and losses."""
+"""Advice on code that JAX cannot trace. Error messages about environments, networks and losses contain this advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names for the types of RLlib's interfaces, for annotations."""
+"""Type aliases with RLlib's names, for annotations."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def map_parts(function: Callable[..., Any], space: Space, *values: Any) -> Any:
 
 def with_parts(function: Callable[[Any], Space], space: Space) -> Space:
     """Returns a copy of a space in which ``function(part)`` replaces each elementary part (neither `Dict` nor `Tuple`).
-    For an elementary space, this is ``function(space)``.
+    For an elementary space, returns ``function(space)``.
     """
     match space:
         case Dict():

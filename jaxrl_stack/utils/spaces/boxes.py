@@ -93,7 +93,7 @@ def integer_bounds(box: Box, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def float32_bounds(box: Box) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds ``(low, high)`` of a `Box` in float32; infinite if float32 cannot represent them."""
+    """Bounds ``(low, high)`` of a `Box`, rounded to float32. A bound beyond the range of float32 becomes infinite."""
     with np.errstate(over="ignore"):
         return box.low.astype(np.float32), box.high.astype(np.float32)
 

@@ -36,7 +36,9 @@ class Repeated(gym.Space):
         return False
 
     def seed(self, seed: Any = None) -> Any:
-        """Seeds the random lengths with `seed`, and the elements with a seed derived from `seed`."""
+        """Seeds the generator of the lists' random lengths with `seed`, and the space of the elements with a seed
+        derived from `seed`.
+        """
         seeds = super().seed(seed)
         self.child_space.seed(None if seed is None else int(self.np_random.integers(2**31)))
         return seeds

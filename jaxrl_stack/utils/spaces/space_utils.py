@@ -176,8 +176,8 @@ def normalize_action(action: Any, action_space_struct: Any) -> Any:
 
 
 def convert_element_to_space_type(element: Any, sampled_element: Any) -> Any:
-    """Converts `element` so that the method ``contains`` of its space accepts the types in it. If a leaf of
-    `sampled_element` is a NumPy array, a NumPy scalar or an int, the part of `element` at the same position gets the
+    """Converts the types in `element`, so that the method ``contains`` of the element's space accepts them. If a leaf
+    of `sampled_element` is a NumPy array, a NumPy scalar or an int, the part of `element` at the same position gets the
     type and dtype of this leaf. For example, a list becomes a NumPy array. Other parts are unchanged.
 
     Args:
