@@ -157,8 +157,9 @@ class ActorRecovery:
     # ------------------------------------------------------------------------------------------- losses and failures
 
     def note_losses(self) -> None:
-        """Calls `note_loss` for calls that failed because an actor of the pool is lost, if no other method returns the
-        calls' outcomes. Such calls are pings, and calls that did not wait for results (``timeout_seconds=0``).
+        """Calls `note_loss` for calls that failed because their actor is lost, unless the actor is no longer in the
+        pool. `FaultTolerantActorManager.take_losses` returns these calls: pings, and calls that did not wait for their
+        results (``timeout_seconds=0``).
         """
         for call in self._pool.take_losses():
             if call.actor_id in self._pool.actor_ids():
@@ -186,8 +187,9 @@ class ActorRecovery:
             self.drop(call.actor_id)
 
     def note_failure(self, actor_id: int, error: Exception) -> None:
-        """Handles an error in an actor's code: counts the failure, then restarts the actor. If the loss policy allows
-        no restarts (`LossPolicy.restarts`), removes the actor from the pool instead.
+        """Handles an error in an actor's code: counts the failure, then restarts the actor, at the earliest
+        `LossPolicy.delay_s` seconds after the actor's last restart. If the loss policy allows no restarts
+        (`LossPolicy.restarts` is False), removes the actor from the pool instead.
         """
         policy = self.policy
         self.count_failure(error)

@@ -1,4 +1,4 @@
-"""Configuration of JAX in the processes of Ray actors: platform, number of threads, and number of CPU devices."""
+"""Configuration of JAX in Ray actors and in processes with a local EnvRunner: platform, CPU threads, CPU devices."""
 
 from __future__ import annotations
 

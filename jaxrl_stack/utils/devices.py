@@ -305,8 +305,8 @@ def _of_bits(function: Callable[[Any], Any], x: Any) -> Any:
 
 def host_view(tree: Any) -> Any:
     """Replaces each JAX array of a pytree by a JAX array on a single device, the first of the array's local devices,
-    without a copy. The new array has the whole data if the old array is replicated over devices, one shard if it is
-    sharded.
+    without a copy. If the old array is replicated over devices, the new array has all data. If the old array is
+    sharded, the new array has one shard.
     """
     return jax.tree.map(lambda x: x.addressable_data(0) if isinstance(x, jax.Array) else x, tree)
 
@@ -387,8 +387,8 @@ def gathered(own: np.ndarray) -> np.ndarray:
 
 
 def gathered_values(own: Any) -> list[Any]:
-    """Gathers a value, any picklable object, from each joined JAX process, and returns the list of these values. All
-    processes must call this function.
+    """Gathers a value, any picklable object, from each joined JAX process, and returns the list of these values, in the
+    order of the processes. All processes must call this function.
 
     Args:
         own: Picklable value of this process; its size may differ between processes.

@@ -18,8 +18,8 @@ def limits_of(dtype: np.dtype) -> tuple[int, int]:
 
 
 def outside_of(dtype: np.dtype, array: np.ndarray) -> int | None:
-    """Returns the smallest or the largest number of `array`, if the integer dtype `dtype` cannot represent this number.
-    Returns None if all numbers fit.
+    """Returns a number in `array` that the integer dtype `dtype` cannot represent: the smallest number or, if the
+    smallest fits, the largest. Returns None if all numbers fit.
     """
     if not array.size or np.can_cast(array.dtype, dtype):
         return None

@@ -67,9 +67,9 @@ def with_fixed(state: Any, fixed: Any) -> Any:
 
 
 def map_members(function: Callable[..., Any], axes: Any, *trees: Any, shared: Callable[..., Any] | None = None) -> Any:
-    """Applies `function` to the corresponding leaves of one or more population states, like `jax.tree.map`. To leaves
-    that population members share (None in `axes`), applies the function `shared` instead; if `shared` is None, takes
-    these leaves from the first state.
+    """Applies `function` to the corresponding leaves of one or more states, like `jax.tree.map`. If `axes` is None for
+    a leaf, the population members share this leaf: the function `shared` is applied instead. If `shared` is None,
+    shared leaves are taken from the first state.
 
     Args:
         function: Called with the leaves of all `trees`.

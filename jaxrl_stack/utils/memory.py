@@ -77,9 +77,9 @@ class MemoryEstimate:
         return cls(what, counts, {name: size * num_rows for name, size in columns.items()}, is_complete)
 
     def part(self, what: str, number: int, of: int) -> MemoryEstimate:
-        """Estimates the memory of `number` of the `of` equal shards into which the arrays are split, for example of the
-        shards of one process. Scales the bytes of each column, and the first entry of `counts` (such as the number of
-        envs), by ``number / of``, and rounds them up.
+        """Estimates the memory of `number` equal shards, if this estimate describes `of` such shards. For example, `of`
+        is the number of all devices, and `number` the number of this process's devices. Multiplies the bytes of each
+        column, and the first entry of `counts` (such as the number of envs), by ``number / of``, and rounds up.
         """
         (divided, total), *others = self.counts.items()
         counts = dict([(divided, -(-total * number // of)), *others])

@@ -475,8 +475,9 @@ _MAX_PATIENCE_S = 30.0
 
 
 def _reserve(config: AlgorithmConfig, parts: list[_Part], timeout_s: float | None) -> list[Any]:
-    """Creates one Ray placement group for each entry of `parts` (its bundles, actor roles and placement strategy), one
-    after the other, and waits until all groups have their resources. Returns the groups in the order of `parts`.
+    """Creates a Ray placement group from each entry of `parts`, which contains the group's bundles, actor roles and
+    placement strategy. Creates one group after the other, and waits until all groups have their resources. Returns the
+    groups in the order of `parts`.
 
     A run that holds groups and does not get the next one soon frees them, and tries again after a random pause:
     otherwise two runs could wait forever for resources that the other one holds.
@@ -562,8 +563,8 @@ def _remove(groups: list[Any]) -> None:
 
 
 def remove_placement(placement: Placement) -> None:
-    """Removes the placement groups in `placement` from Ray, except the placement group of this process, such as a Ray
-    Tune trial's group.
+    """Removes the placement groups in `placement` from Ray, except the group in which this process itself runs, such as
+    the group of a Ray Tune trial.
     """
     import ray
 
@@ -654,8 +655,8 @@ _leases: Counter[str] = Counter()
 
 
 def start_ray_if_needed(config: AlgorithmConfig | None = None) -> RayLease:
-    """Connects to Ray (the user's instance, a running cluster such as the one at ``RAY_ADDRESS``, or a new local
-    instance), and returns a `RayLease`, which its owner releases at the end.
+    """Connects to Ray, and returns a `RayLease` that the caller releases at the end. Uses the instance that the user
+    has initialised; else a running cluster, such as the one at ``RAY_ADDRESS``; else a new local instance.
 
     Args:
         config: The config of an algorithm that a new instance has to hold, even if its processes then share cores.

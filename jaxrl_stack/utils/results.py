@@ -213,8 +213,8 @@ def _paths(prefix: str, names: Sequence[str], ids: Mapping[str, Sequence[str]]) 
 
 
 def adds_up(name: str) -> bool:
-    """Whether the values of the metric `name` from several learners are summed. True if the values count steps; other
-    values are averaged.
+    """Whether the values of the metric `name` from several learners are summed. True if the values count steps that
+    were trained on or evaluated; the values of other metrics are averaged.
     """
     return name == NUM_STEPS_EVALUATED or ("steps_trained" in name and not name.endswith("_throughput"))
 

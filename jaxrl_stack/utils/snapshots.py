@@ -1,5 +1,5 @@
-"""Copies of states that compiled programs donate (the programs reuse the memory of donated states), to continue after a
-failed call.
+"""Copies of training states, to continue after a failed call of a compiled program. The program donates the original
+state (reuses the memory of the state), so the original is lost if the call fails.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Snapshots:
 
     def changed(self, old: Any, new: Any, change: Any) -> None:
         """Records that the function `change` has replaced `old`, a part of the state, by `new` between two calls of the
-        compiled program. The replacement does not cause a new snapshot. If a snapshot exists, stores `change` in
-        `changes`, so that it can be repeated together with the calls since this snapshot.
+        compiled program. The replacement does not cause a new snapshot. If a snapshot exists, stores `change` in the
+        list `changes`: code that repeats the program's calls since this snapshot also repeats `change`.
 
         Args:
             old, new: Parts of the state.
@@ -101,7 +101,7 @@ class Snapshots:
             self.changes.append((self.num_calls, change))
 
     def forget(self) -> None:
-        """Deletes the copy of the state to free its memory. The next `before_call` copies the state again."""
+        """Deletes the snapshot (copy of the state) to free its memory. The next `before_call` takes a new snapshot."""
         self.state, self.num_calls, self.changes, self._newest = None, 0, [], ()
 
 

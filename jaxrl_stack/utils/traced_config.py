@@ -48,7 +48,7 @@ class TracedConfigView:
     def __init__(
         self, config: Any, values: Mapping[str, Any], values_by_module: Mapping[str, Mapping[str, Any]] | None = None
     ):
-        """Creates a view of a config: the settings in `values` are arrays of the traced program.
+        """Creates a view of a config, in which the arrays in `values` replace the settings of the same names.
 
         Args:
             config: The frozen config, which has all settings that are not traced.

@@ -111,8 +111,8 @@ def waiting_text(
     obstacle: str | None = None,
 ) -> str:
     """Formats a log line about a wait for actors that have not started. The line names the Ray resources that the
-    actors need, and the free and total amounts of the resources that the cluster lacks. If the wait has another reason,
-    the line gives this reason instead.
+    actors need, and the free and total amounts of the resources that the cluster lacks. If the wait has another reason
+    (`obstacle`, or processes that still start), the line gives this reason instead.
 
     Args:
         role: Name of the actors.

@@ -104,7 +104,8 @@ def flatten_to_single_ndarray(input_: Any) -> Any:
 
 def batch(list_of_structs: Sequence[Any], *, individual_items_already_have_batch_dim: bool | str = False) -> Any:
     """Joins the structs in a list to one struct of arrays: ``[{"a": 1}, {"a": 2}]`` → ``{"a": array([1, 2])}``. Stacks
-    the arrays along a new first axis, or concatenates arrays that already have a batch axis.
+    the leaves along a new first axis. With `individual_items_already_have_batch_dim`, concatenates the leaves along
+    their first axis instead.
 
     Args:
         list_of_structs: The items.
