@@ -280,7 +280,9 @@ def test_sizes_that_do_not_fit():
         ValueError, match="num_envs_per_env_runner=12 must be a multiple of the learner's 8 devices.*Use 16"
     ):
         tiny(8, num_envs=12).build_algo()
-    with pytest.raises(ValueError, match="minibatch_size=36 must be a positive multiple of the 8 shuffle shards"):
+    with pytest.raises(
+        ValueError, match="minibatch_size=36 must be a positive multiple of 8, the number of shuffle shards"
+    ):
         tiny(8).training(minibatch_size=36).build_algo()
     with pytest.raises(ValueError, match="num_shuffle_shards=32.*num_envs_per_env_runner=16"):
         tiny(1, num_shuffle_shards=32).build_algo()

@@ -193,7 +193,7 @@ def test_iterations_end_by_one_clock(joined):
             "capacity",
             "ValueError: The value 513 of training.*'capacity'.* must be a multiple of the learner's 2 devices",
         ),
-        ("minibatch", "ValueError: minibatch_size=33 must be a positive multiple of the 2 shuffle shards"),
+        ("minibatch", "ValueError: minibatch_size=33 must be a positive multiple of 2, the number of shuffle shards"),
         ("seeds", r"ValueError: The joined processes have different settings \(seed\).*the same config"),
         ("host", "ValueError: environment.'CartPole-v1'. is a host environment.*Leave distributed.initialize.. out"),
         ("learners", "ValueError: learners.num_learners=2. with distributed.initialize.*Leave num_learners"),

@@ -398,8 +398,9 @@ def check_trusted(values: Mapping[str, Any], loader: ClassLoader) -> None:
     for kind, text, setting in texts_that_import(values):
         if not loader.allows_text(text):
             raise ValueError(
-                f"The checkpoint needs the {kind} {text!r}, and loading would import its module. If you trust it, call "
-                f"from_checkpoint(path, allow=[{text!r}]). Otherwise call from_checkpoint(path, {setting}=...)."
+                f"The checkpoint needs the {kind} {text!r}, and loading would import its module. If you trust this "
+                f"module, call from_checkpoint(path, allow=[{text!r}]). Otherwise call from_checkpoint(path, "
+                f"{setting}=...)."
             )
 
 

@@ -62,11 +62,13 @@ def connectors_for_agents(
     together = len(connectors) - len(of_modules)
     if together and (agents is None or any(own in of_modules for own in connectors[:together])):
         names = [type(own).__name__ for own in connectors]
-        remedy = "Leave it out, or set multi_agent(policies=...)" if agents is None else "Return it first"
+        remedy = (
+            "needs several agents, but this config has one. Leave it out, or set multi_agent(policies=...)"
+            if agents is None
+            else "processes the observations of all agents, and must come before other connectors. Return it first"
+        )
         raise ValueError(
-            f"env_runners(env_to_module_connector=...) returned {names}. A MultiAgentObservationPreprocessor "
-            f"processes the observations of several agents jointly: it needs several agents, and must be returned "
-            f"before other connectors. {remedy}."
+            f"env_runners(env_to_module_connector=...) returned {names}. A MultiAgentObservationPreprocessor {remedy}."
         )
     if agents is not None and not agents:
         return of_modules

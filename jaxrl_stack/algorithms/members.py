@@ -305,14 +305,14 @@ def check_alike(configs: Sequence[AlgorithmConfig], members: Sequence[Member]) -
     reason = why_not_together(configs[0])
     if reason is not None:
         raise ValueError(
-            f"One program cannot train several members of this config: {reason}. Use run_seeds() or run_sweep(), which "
-            f"train one run after the other."
+            f"One compiled program cannot train several members of this config: {reason}. Use run_seeds() or "
+            f"run_sweep(), which train one run after the other."
         )
     for config, member in zip(configs[1:], members[1:], strict=True):
         if not are_alike(config, configs[0]):
             names = differing_settings(configs[0], config) or ["env_config"]
             raise ValueError(
-                f"One program cannot train both {members[0]} and {member}: they differ in {', '.join(names)}. Members "
-                f"may differ only in seeds, traced settings (lr, gamma, ...) and numbers of env_config. For other "
-                f"settings, use run_sweep(), which builds one population for each of their values."
+                f"One compiled program cannot train both {members[0]} and {member}: they differ in {', '.join(names)}. "
+                f"Members may differ only in seeds, traced settings (lr, gamma, ...) and numbers in env_config. For "
+                f"other settings, use run_sweep(), which builds one population for each of their values."
             )

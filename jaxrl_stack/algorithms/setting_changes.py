@@ -64,7 +64,8 @@ def changed_config(config: AlgorithmConfig, settings: Mapping[str, Any], call: s
                 f"config.rl_module({OVERRIDES}={settings[OVERRIDES]!r})."
             )
         raise ValueError(
-            f"{call}({', '.join(names)}): the new values need newly compiled programs. {_remedy(settings)}"
+            f"{call}({', '.join(names)}): the new values would change the algorithm's compiled programs. "
+            f"{_remedy(settings)}"
         )
     _note_overridden(config, changed, names, call)
     return ChangedConfig(changed, names, tuple(_paths(config, changed, names)))

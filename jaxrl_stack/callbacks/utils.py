@@ -217,7 +217,7 @@ def _check_arguments(label: str, function: Callable[..., Any], names: Sequence[s
     if problem is not None:
         raise TypeError(
             f"The callback {label} cannot be called with the arguments {list(names)}: {problem}. "
-            f"Arguments are passed by keyword; add **kwargs for those that the function does not use."
+            f"Arguments are passed by keyword; add **kwargs for the arguments that the function does not use."
         )
 
 

@@ -214,8 +214,8 @@ def _folders(path: Path, component: Component, state: dict[str, Any], *, copies:
     for name in written:
         if not is_part_name(name):
             raise ValueError(
-                f"A component cannot be called {name!r}: it is saved in a folder of this name. Use letters, digits and "
-                "_."
+                f"A component of a checkpoint cannot be called {name!r}: the name becomes the name of a folder. Use "
+                "letters, digits and _."
             )
     contents = {
         component.metadata_file: {
@@ -364,7 +364,10 @@ class Stored:
             ValueError: If this component has no part with the name.
         """
         if name not in self.parts:
-            raise ValueError(f"The checkpoint at {self.path} has no component {name!r}; it has {list(self.parts)}.")
+            raise ValueError(
+                f"The checkpoint at {self.path} has no component {name!r}; it has {list(self.parts)}. Use a checkpoint "
+                "with this component."
+            )
         inside = self.path / name
         if inside.is_symlink():
             raise leads_out(self.path, name)
@@ -443,8 +446,8 @@ class Stored:
     def _walk(self, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Stored, dict[str, Any]]]:
         if len(names) > MAX_DEPTH:
             raise ValueError(
-                f"The checkpoint at {self.path} is damaged: its components are nested too deeply. Use another "
-                "checkpoint."
+                f"The checkpoint at {self.path} is damaged: the folders of its components are nested too deeply. Use "
+                "another checkpoint."
             )
         state_file = self.metadata.get("state_file")
         if not isinstance(state_file, str):
@@ -461,9 +464,9 @@ class Stored:
         available = available_host_bytes()
         if available is not None and total > available:
             raise ValueError(
-                f"The arrays of the checkpoint at {self.path} need {format_bytes(total)}, and only "
-                f"{format_bytes(available)} of memory are free. Free memory, or load it on a larger machine; if the "
-                "size cannot be right, the checkpoint is damaged."
+                f"The arrays of the checkpoint at {self.path} need {format_bytes(total)} of memory, but only "
+                f"{format_bytes(available)} are free. Free memory, or load the checkpoint on a machine with more "
+                "memory. If the arrays cannot be so large, the checkpoint is damaged."
             )
 
     def _decoded(self, plain: dict[str, Any], described: dict[str, StoredArray], loader: ClassLoader) -> dict[str, Any]:
@@ -527,7 +530,7 @@ class _Reading:
         self._bytes_left -= os.stat(file).st_size
         if self._bytes_left < 0:
             raise ValueError(
-                f"the checkpoint's JSON files have more than the maximum of {format_bytes(MAX_JSON_BYTES)} together"
+                f"the checkpoint's JSON files are together larger than the maximum of {format_bytes(MAX_JSON_BYTES)}"
             )
         return file.read_text(encoding="utf-8")
 

@@ -147,7 +147,7 @@ class NeededCode:
         imports = f"import {', '.join(modules)}; " if modules and self._paths else ""
         raise ValueError(
             f"The checkpoint at {path} needs code outside of {PACKAGE}, which loading does not import: {missing}."
-            f"\nIf you trust it: {imports}{call}({', '.join(arguments)})"
+            f"\nIf you trust this code: {imports}{call}({', '.join(arguments)})"
         )
 
 

@@ -171,8 +171,8 @@ class Encoder:
         self._space_elements += num_described_entries(description)
         if self._space_elements > MAX_SPACE_ELEMENTS:
             raise NotDataError(
-                f"{where} is {space}, which is too large for a checkpoint: all spaces together may have at most "
-                f"{MAX_SPACE_ELEMENTS:,} array entries (one sample per space). Use spaces with smaller shapes."
+                f"{where} is {space}, which is too large for a checkpoint: one sample from each space may have at most "
+                f"{MAX_SPACE_ELEMENTS:,} array entries in total. Use spaces with smaller shapes."
             )
         return description
 
@@ -306,8 +306,8 @@ class Decoder:
         if "name" in node:
             if self._arrays is None:
                 raise ValueError(
-                    f"{self._what} is damaged: it refers to a stored array in constructor arguments, but only states "
-                    "may refer to stored arrays. Use an undamaged copy."
+                    f"{self._what} is damaged: its constructor arguments refer to a stored array, but only states may "
+                    "refer to stored arrays. Use an undamaged copy."
                 )
             return self._arrays(node["name"])
         if shape == () and "hex" in node:
@@ -343,8 +343,8 @@ class Decoder:
         self._space_elements += num_described_entries(description)
         if self._space_elements > MAX_SPACE_ELEMENTS:
             raise ValueError(
-                f"{self._what} is damaged: its spaces have {self._space_elements:,} array entries in total (one "
-                f"sample per space), more than the maximum of {MAX_SPACE_ELEMENTS:,}. Use an undamaged copy."
+                f"{self._what} is damaged: one sample from each of its spaces would have {self._space_elements:,} "
+                f"array entries in total, more than the maximum of {MAX_SPACE_ELEMENTS:,}. Use an undamaged copy."
             )
         return space_from_dict(description)
 

@@ -65,8 +65,8 @@ def _read(name: str) -> _Script:
         text = content.decode(encoding)
     except (SyntaxError, UnicodeDecodeError) as error:
         raise CliError(
-            f"SCRIPT {name}: is not in UTF-8 or in the encoding that it declares ({error}). Save it as UTF-8, or "
-            "declare its encoding in the first line: # -*- coding: latin-1 -*-"
+            f"SCRIPT {name}: cannot be decoded with the encoding that it declares, or UTF-8 if it declares none "
+            f"({error}). Save it as UTF-8, or declare its encoding in the first line: # -*- coding: latin-1 -*-"
         ) from error
     try:
         return _Script(path, encoding, migrate(text, name))

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     configs = [own.config for own in players.values() if isinstance(own, LoadedPlayer)]
     if game_config(arguments.env, None, configs) is None:
-        raise CliError("No checkpoint names the game. Add it: --env pgx_multi/connect_four.")
+        raise CliError("None of the checkpoints names its game. Add it: --env pgx_multi/connect_four.")
     with wrong_input():
         results = run_tournament(
             players, arguments.env, games=arguments.games, seed=arguments.seed, explore=arguments.explore

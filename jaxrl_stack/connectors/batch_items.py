@@ -98,8 +98,8 @@ def add_batch_item(
     items = batch.setdefault(column, {} if has_episode else [])
     if isinstance(items, dict) != has_episode:
         raise ValueError(
-            f"Column {column!r} was filled {'without' if has_episode else 'with'} single_agent_episode before. Pass "
-            "single_agent_episode in all calls of add_batch_item() for the column, or in none."
+            f"Earlier calls filled column {column!r} {'without' if has_episode else 'with'} the argument "
+            "single_agent_episode. Pass it in all calls of add_batch_item() for the column, or in none."
         )
     if single_agent_episode is None:
         items.append(item_to_add)

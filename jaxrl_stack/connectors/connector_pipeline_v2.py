@@ -459,8 +459,8 @@ class ConnectorPipelineV2(PureConnector):
         nested, is_flat = nest(batch or {}, rl_module)
         if len(nested) > 1:
             raise NotImplementedError(
-                f"Host connectors support only batches of one module; this batch has the modules {sorted(nested)}. "
-                f"Pass one module's columns: batch=batch[{sorted(nested)[0]!r}]."
+                f"Host connectors (they override `__call__`) support only batches of one module; this batch has the "
+                f"modules {sorted(nested)}. Pass one module's columns: batch=batch[{sorted(nested)[0]!r}]."
             )
         more = {name: value for name, value in kwargs.items() if name not in CONTEXT_FIELDS}
         columns = self._run_host_connectors(

@@ -141,8 +141,9 @@ def columns_of_episodes(columns: dict[str, dict[tuple, list[Any]]], episodes: Ep
         for episode, own in zip(episodes, by_episode, strict=True):
             if has_rows and len(episode) and name not in own and not _has_values(episode, name):
                 raise ValueError(
-                    f"Host connectors added column {name!r} to some episode chunks, but not to a chunk of "
-                    f"{len(episode)} steps of episode {episode_key(episode)}. Add one item per step, such as 0, to all."
+                    f"Host connectors (they override `__call__`) added column {name!r} to some episode chunks, but not "
+                    f"to a chunk of {len(episode)} steps of episode {episode_key(episode)}. Add one item per step, "
+                    "such as 0, to each chunk."
                 )
     return by_episode
 
@@ -169,8 +170,8 @@ def _rows_by_chunk(name: str, data: dict[tuple, list[Any]], episodes: Episodes) 
                     else ""
                 )
                 raise ValueError(
-                    f"Host connectors gave column {name!r} {found} item(s) for the episode {key}, which needs "
-                    f"{expected}: one per step, or no items at all.{hint}"
+                    f"Host connectors (they override `__call__`) gave column {name!r} {found} item(s) for the episode "
+                    f"{key}, which needs {expected}: one per step, or no items at all.{hint}"
                 )
             ends = np.cumsum(lengths)
             for i, start, end in zip(positions, ends - lengths, ends, strict=True):
@@ -278,7 +279,10 @@ def _observations(
         names = declaring[-1:] or [name for name, _ in on_host]
         source = " and ".join(f"Host connector {name!r}" for name in names) or "The environments"
     else:
-        raise ValueError("The host connectors need the unfinished episodes: pass `episodes`, one per environment.")
+        raise ValueError(
+            "Host connectors (they override `__call__`) need the unfinished episodes. Call the pipeline with "
+            "episodes=[...], one episode per environment."
+        )
     try:
         if observations is None:
             observations = stack_items([episode.get_observations(-1) for episode in episodes], "the observations")
@@ -306,8 +310,8 @@ def _one_item_per_episode(name: str, data: Any, episodes: Episodes, source: str)
         wrong |= {key: len(items) for key, items in data.items() if key not in keys}
         if wrong:
             raise ValueError(
-                f"{source} gave column {name!r} a wrong number of items, by episode: {wrong}. Give exactly one item "
-                "per unfinished episode."
+                f"{source} gave column {name!r} these numbers of items by episode: {wrong}. Give exactly one item per "
+                "unfinished episode, and none for other episodes."
             )
         rows = stack_items([data[key][0] for key in keys], f"column {name!r} ({source})")
     elif isinstance(data, list):

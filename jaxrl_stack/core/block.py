@@ -237,11 +237,13 @@ class Block:
             states = jax.tree.leaves(self.columns.get(Columns.STATE_IN, {}))
         leading = (expected.num_rows(Columns.STATE_IN, num_steps), num_columns)
         if bool(states) != has_states or any(np.shape(leaf)[:2] != leading for leaf in states):
-            needed = f"recurrent states [{leading[0]}, {leading[1]}, ...]" if has_states else "no recurrent states"
+            needed = (
+                f"recurrent states of shape [{leading[0]}, {leading[1]}, ...]" if has_states else "no recurrent states"
+            )
             raise ValueError(
-                f"Module {module_id!r}, a {type(module).__name__}, needs {needed} in the column state_in for steps "
-                f"[T={num_steps}, B={num_columns}], but got "
-                f"{f'states of the shapes {[np.shape(leaf) for leaf in states]}' if states else 'none'}. Pass the "
+                f"For steps [T={num_steps}, B={num_columns}] of module {module_id!r}, a {type(module).__name__}, the "
+                f"column state_in must contain {needed}, but contains "
+                f"{f'states of the shapes {[np.shape(leaf) for leaf in states]}' if states else 'no states'}. Pass the "
                 "steps of EnvRunner.sample_block() unchanged."
             )
 

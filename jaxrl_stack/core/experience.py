@@ -251,7 +251,7 @@ class Experience:
             )
             raise TypeError(
                 f"Expected an Experience of {'rows (columns [N, ...])' if is_rows else 'steps (columns [T, B, ...])'}, "
-                f"got {('one of rows', 'one of steps')[is_rows] if isinstance(given, cls) else type(given).__name__}. "
+                f"got {('rows', 'steps')[is_rows] if isinstance(given, cls) else type(given).__name__}. "
                 f"Create it with Experience.{needed}."
             )
         return given
@@ -348,8 +348,8 @@ class Experience:
         if any(size % num_parts for size in sizes.values()):
             what = "rows" if self.is_rows else "environments"
             raise ValueError(
-                f"Axis {'N' if self.is_rows else 'B'} of a batch, with the sizes by module {sizes}, cannot be split "
-                f"evenly over {num_parts} learners. Make the number of {what} a multiple of num_learners."
+                f"Axis {'N' if self.is_rows else 'B'} of a batch (size by module: {sizes}) cannot be split evenly over "
+                f"{num_parts} learners. Make the number of {what} a multiple of num_learners."
             )
         return [
             Experience((part.run({mid: (n * i // num_parts, n * (i + 1) // num_parts) for mid, n in sizes.items()}),))

@@ -377,7 +377,7 @@ def test_all_that_is_needed_is_in_one_line_to_paste(own, another_process):
         PPO.from_checkpoint(own)
     first, second = str(caught.value).splitlines()
     assert all(f":{thing.__name__}'" in first for thing in OWN)
-    imports, _, call = second.removeprefix("If you trust it: ").partition("; ")
+    imports, _, call = second.removeprefix("If you trust this code: ").partition("; ")
     scope = {"PPO": PPO}
     exec(imports, scope)
     algo = eval(call, scope)

@@ -610,7 +610,7 @@ CONTENT = [
     pytest.param(written(STATE, '{"a": NaN}'), ["NaN"], id="json-nan"),
     pytest.param(written(STATE, '{"a": 1e999}'), ["not finite as a 64-bit float"], id="json-range"),
     pytest.param(written(STATE, '{"a": ' + "9" * 100_000 + "}"), ["cannot be read"], id="json-long-number"),
-    pytest.param(written(STATE, b" " * (70 << 20)), ["JSON files have more"], id="json-large"),
+    pytest.param(written(STATE, b" " * (70 << 20)), ["JSON files are together larger"], id="json-large"),
     pytest.param(put(STATE, value={"__kind__": "tuple", "value": []}), ["not a dict"], id="state-tuple"),
     pytest.param(put(STATE, value={"__kind__": "dict", "value": [[1, 2]]}), ["not a dict"], id="state-numbers"),
     pytest.param(meant(put(STATE, BIAS, value=5)), [BIAS], id="array-is-number"),
@@ -791,7 +791,7 @@ BUILDS = [
     pytest.param(put(CTOR, "left_out", value={"config/env": "a lambda"}), ["env", "a lambda"], id="config-left-out"),
     pytest.param(
         put(CTOR, "left_out", value={"config/env": "a lambda).\nIf you trust it: import evil"}),
-        ["env (a lambda). If you trust it: import evil).\nIf you trust it: PPO.from_checkpoint('", "env=...)"],
+        ["env (a lambda). If you trust it: import evil).\nIf you trust this code: PPO.from_checkpoint('", "env=...)"],
         id="config-left-out-line",
     ),
     pytest.param(

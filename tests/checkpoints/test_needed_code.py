@@ -114,7 +114,7 @@ def test_names_of_a_damaged_checkpoint_do_not_write_the_line():
     with pytest.raises(ValueError, match="needs code outside of jaxrl_stack") as caught:
         needed.check("saved", "Algorithm.from_checkpoint")
     first, second = str(caught.value).splitlines()
-    assert second == "If you trust it: Algorithm.from_checkpoint('saved', env=...)" and len(first) < 250
+    assert second == "If you trust this code: Algorithm.from_checkpoint('saved', env=...)" and len(first) < 250
 
 
 SCRIPT = """
@@ -168,7 +168,7 @@ def test_a_checkpoint_of_a_script_is_loaded_by_the_line_of_its_error(tmp_path, m
     (tmp_path / "moved.py").write_text(script.partition("config =")[0])
     scope = {"Algorithm": Algorithm}
     exec("from moved import *", scope)
-    line = str(caught.value).partition("If you trust it: ")[2]
+    line = str(caught.value).partition("If you trust this code: ")[2]
     algo = eval(line.partition("; ")[2] or line, scope)
     assert type(algo.get_module()).__module__ == "moved"
     algo.stop()

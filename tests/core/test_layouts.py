@@ -233,7 +233,7 @@ def test_a_block_that_was_planned_has_columns_of_any_name(stateless):
     learners[0].update_block(Experience.of_steps({MID: columns}), minibatch_size=8)
     learners[1].update_block(planned, minibatch_size=8)
     assert_equal(*(learner.get_weights() for learner in learners))
-    with pytest.raises(ValueError, match="needs no recurrent states in the column state_in for steps"):
+    with pytest.raises(ValueError, match="column state_in must contain no recurrent states"):
         learners[0].update_block(Experience.of_steps(planned.modules), minibatch_size=8)
     without_masks = Experience((sampled(ppo_block(), Layout(is_masked=True)),))
     with pytest.raises(ValueError, match=r"lack the columns \['loss_mask'\]"):

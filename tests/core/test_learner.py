@@ -1647,7 +1647,7 @@ def test_sizes_that_do_not_fit():
     with pytest.raises(ValueError, match="num_shuffle_shards=3 must be a multiple of the number of devices, 2"):
         make_config().learners(num_cpus_per_learner=2, num_shuffle_shards=3).build_learner().update(batch=rows())
     learner = make_config().learners(num_shuffle_shards=4).build_learner()
-    with pytest.raises(ValueError, match="minibatch_size=6 must be a positive multiple of the 4 .*minibatch_size=4"):
+    with pytest.raises(ValueError, match="minibatch_size=6 must be a positive multiple of 4, .*minibatch_size=4"):
         learner.update(batch=rows(), minibatch_size=6)
 
 

@@ -503,7 +503,7 @@ def test_columns_of_experiences():
             np.testing.assert_array_equal(np.concatenate(columns, axis=1), everything)
     with pytest.raises(ValueError, match="gets 3/5 samples .* a sample of B=4 .*a multiple of 5"):
         shares_of(parts, 5)
-    with pytest.raises(ValueError, match=r"by module \{'m': 12\}, cannot be split evenly over 5 learners"):
+    with pytest.raises(ValueError, match=r"size by module: \{'m': 12\}\) cannot be split evenly over 5 learners"):
         Experience.merged(parts).deal_out(5)
     with pytest.raises(ValueError, match=r"differ in their columns: \{'m': \['x'\]\} and \{'m': \['y'\]\}"):
         _ = Experience.merged([parts[0], Experience.of_steps({"m": {"y": parts[0].modules["m"]["x"]}})]).modules
@@ -543,7 +543,7 @@ def test_what_is_no_experience_is_told_what_to_pass(one):
         one.update_rows({})
     with pytest.raises(TypeError, match=r"got dict. Create it with Experience.of_steps"):
         one.update_block({})
-    with pytest.raises(TypeError, match=r"got one of rows. Create it with Experience.of_steps"):
+    with pytest.raises(TypeError, match=r"got rows. Create it with Experience.of_steps"):
         one.local_learner.update_block(Experience.of_rows({"m": {"x": np.zeros(2)}}))
 
 

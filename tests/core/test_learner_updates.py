@@ -442,7 +442,9 @@ def test_blocks_that_do_not_fit(block_learners):
         update(block_learners[1], {DEFAULT_MODULE_ID: uneven})
     with pytest.raises(ValueError, match="unknown module 'other'"):
         update(block_learners[1], {"other": block(5, 4)})
-    with pytest.raises(ValueError, match="minibatch_size=7 must be a positive multiple of the 2 shuffle shards"):
+    with pytest.raises(
+        ValueError, match="minibatch_size=7 must be a positive multiple of 2, the number of shuffle shards"
+    ):
         block_learners[1].update_block(Experience.of_steps({DEFAULT_MODULE_ID: block(5, 4)}), minibatch_size=7)
     assert block_learners[1].num_updates == before
 

@@ -73,8 +73,8 @@ def _states_before(episodes: Sequence[Any], first: Any) -> Any:
         if episode.t and Columns.STATE_OUT not in episode.extra_model_outputs:
             raise ValueError(
                 f"An unfinished episode ({episode.t} steps) lacks the extra model output {Columns.STATE_OUT!r}, the "
-                "state with which the recurrent module continues the episode. In each step of environment i, store its "
-                "part of the module-to-env pipeline's result `to_env`: episode.add_env_step(..., "
+                "state with which the recurrent module continues the episode. In each step of environment i, store row "
+                "i of `to_env`, the result of the module-to-env pipeline: episode.add_env_step(..., "
                 "extra_model_outputs={name: column[i] for name, column in to_env.items()})."
             )
         states.append(episode.get_extra_model_outputs(Columns.STATE_OUT, -1) if episode.t else first)

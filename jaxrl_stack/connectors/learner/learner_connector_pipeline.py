@@ -36,9 +36,9 @@ class LearnerConnectorPipeline(ConnectorPipelineV2):
         columns = run_host_connectors_of_learner(self, **arguments)
         if columns:
             raise ValueError(
-                f"Host connectors of this {type(self).__name__} add the columns {sorted(columns)}, with one item per "
-                "step of an episode. This call cannot add them to `batch`, because it does not know to which step a "
-                "row of `batch` belongs: call `Learner.update(episodes=...)` instead."
+                f"Host connectors (they override `__call__`) of this {type(self).__name__} add the columns "
+                f"{sorted(columns)}, with one item per step of an episode. These columns cannot be added to `batch`, "
+                "because the rows of `batch` do not name their steps: call `Learner.update(episodes=...)` instead."
             )
         return batch
 

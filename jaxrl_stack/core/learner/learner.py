@@ -1398,8 +1398,9 @@ class Learner(Checkpointable):
         if minibatch_size is not None and (minibatch_size < 1 or minibatch_size % plan.local_shards):
             below = max(minibatch_size // plan.local_shards, 1) * plan.local_shards
             raise ValueError(
-                f"minibatch_size={minibatch_size} must be a positive multiple of the {plan.local_shards} shuffle "
-                f"shards (one per device unless num_shuffle_shards is set). Use minibatch_size={below}, for example."
+                f"minibatch_size={minibatch_size} must be a positive multiple of {plan.local_shards}, the number of "
+                f"shuffle shards (one per device unless num_shuffle_shards is set). Use minibatch_size={below}, for "
+                f"example."
             )
         return plan
 
@@ -1519,8 +1520,8 @@ class Learner(Checkpointable):
         """
         if self.has_host_connectors:
             raise ValueError(
-                f"update_rows() takes rows from replay, but the learner connectors {self.host_connector_names} run on "
-                f"the host, on episodes. Write pure connectors, with a method apply(self, state, batch, ctx)."
+                f"update_rows() gets batches without episodes, but the learner connectors {self.host_connector_names} "
+                f"run on the host, on episodes. Write pure connectors, with a method apply(self, state, batch, ctx)."
             )
         if any(n % len(self.devices) for n in num_rows.values()):
             raise ValueError(
