@@ -602,7 +602,7 @@ def test_numbers_that_own_code_may_report_are_not_refused():
         ),
         (
             [*ASHA, "--stop", '{"env_runners/episode_return_mean": 9}'],
-            "--scheduler asha needs the length of a run, and --stop names none. Add --num-iterations 100.",
+            "--scheduler asha needs a limit on the length of a run, but --stop has none. Add --num-iterations 100.",
         ),
         (
             ["sweep", *TRAIN[1:], "--set", "lr=uniform(0,1)", "--num-iterations", "9", "--budget", "soon"],

@@ -238,8 +238,8 @@ def _add_stored_modules(algorithm: Algorithm, stored: Stored) -> list[str]:
     present = algorithm.driver.module_ids
     if missing := [module_id for module_id in present if module_id not in modules.parts]:
         raise ValueError(
-            f"The checkpoint at {stored.path} has the modules {list(modules.parts)}, and this run also has {missing}. "
-            f"Call algo.remove_module({missing[0]!r}, new_agent_to_module_mapping_fn=...) first."
+            f"The checkpoint at {stored.path} has only the modules {list(modules.parts)}, but this run also has "
+            f"{missing}. Call algo.remove_module({missing[0]!r}, new_agent_to_module_mapping_fn=...) first."
         )
     written_here = stored.code_written_here()
     loader = ClassLoader(own=type(algorithm), named=code_named_by(algorithm.config), written_here=written_here)

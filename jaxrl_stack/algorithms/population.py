@@ -745,7 +745,9 @@ class Population(Checkpointable):
             self.stopped |= dict.fromkeys(ended, last)
             self._note_settings(())
 
-    def _check_members(self, given: Sequence[Any], call: str, which: str = "entries must be", more: str = "") -> None:
+    def _check_members(
+        self, given: Sequence[Any], call: str, which: str = "the list may contain only", more: str = ""
+    ) -> None:
         """Raises for indices of members that do not exist or were stopped by `keep`.
 
         Raises:

@@ -333,9 +333,9 @@ class Stored:
         if version != FORMAT_VERSION:
             hint = " (RLlib wrote it, with pickled files)" if "ray_commit" in self.metadata else ""
             raise ValueError(
-                f"The checkpoint at {self.path} has version {short(version)}{hint}, and this release reads "
-                f"{FORMAT_VERSION!r}. Load it with the release that wrote it, and copy its weights: get_weights(), "
-                "set_weights()."
+                f"The checkpoint at {self.path} has version {short(version)}{hint}, but this release reads "
+                f"{FORMAT_VERSION!r}. Load it with the release that wrote it, and copy the weights with get_weights() "
+                "and set_weights()."
             )
         for name in os.listdir(self.path):
             if name.lower().endswith(PICKLES):

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     end = pathlib.Path(arguments.out or "").suffix.lower()
     form = arguments.format or {".html": "html", ".htm": "html", ".json": "json"}.get(end, "text")
     if form == "html" and not arguments.out:
-        raise CliError("--format html: a page needs a file. Add --out inspection.html.")
+        raise CliError("--format html: the name of the HTML file is missing. Add --out inspection.html.")
     with wrong_input(f"RUN {arguments.run}"):
         found = Run.read(arguments.run)
     with wrong_input():

@@ -111,7 +111,7 @@ def _scheduler(arguments: argparse.Namespace, space: Mapping[str, Any], criteria
         steady = sorted(filter(is_steady, criteria.targets), key=lambda path: path != ITERATIONS)
         if not steady:
             raise CliError(
-                "--scheduler asha needs the length of a run, and --stop names none. Add --num-iterations 100."
+                "--scheduler asha needs a limit on the length of a run, but --stop has none. Add --num-iterations 100."
             )
         time_attr, max_t = steady[0], criteria.targets[steady[0]]
         grace_period = arguments.grace_period or max(1, int(max_t) // 16)

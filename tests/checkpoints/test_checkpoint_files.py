@@ -215,7 +215,7 @@ def test_saving_over_a_checkpoint_of_an_earlier_version(tmp_path):
     (tmp_path / "it" / "metadata.json").write_text(json.dumps({**metadata, "checkpoint_version": "2.0"}))
     (tmp_path / "it" / ARRAYS_FILE).unlink()
     (tmp_path / "it" / "arrays").mkdir()
-    with pytest.raises(ValueError, match=r"has version '2.0', and this release reads '3.0'. Load it with the release"):
+    with pytest.raises(ValueError, match=r"has version '2.0', but this release reads '3.0'. Load it with the release"):
         holds(tmp_path / "it")
     save(tmp_path / "it", 2)
     assert number(tmp_path / "it") == 2

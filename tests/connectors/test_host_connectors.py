@@ -355,7 +355,7 @@ def test_pipelines_that_take_no_host_connectors_say_so():
     with pytest.raises(TypeError, match="Overridden overrides `__call__`, which compiled code does not call"):
         Overridden(PHYSICS, ACTIONS).checked_host_connectors()
     to_env = ModuleToEnvPipeline(PHYSICS, ACTIONS, connectors=[DecodeMessage(), GetActions()])
-    with pytest.raises(TypeError, match="'DecodeMessage'.*Between module and environment"):
+    with pytest.raises(TypeError, match="'DecodeMessage'.*In the module-to-env pipeline"):
         to_env.pure_part()
     assert ModuleToEnvPipeline(PHYSICS, ACTIONS, connectors=[GetActions()]).checked_host_connectors() == []
 

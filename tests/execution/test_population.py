@@ -364,7 +364,7 @@ def test_copies_continue_differently_and_compile_no_training(base):
     np.testing.assert_array_equal(episodes[1], lifetime[1] - lifetime[0, [2, 1, 2, 3]])
     after = population.driver.states()
     assert any(np.abs(leaf[0] - leaf[2]).max() > 0 for leaf in after.learner.params.values()), "their streams differ"
-    with pytest.raises(ValueError, match="must be indices of members from 0 to 3"):
+    with pytest.raises(ValueError, match="the list may contain only indices of members from 0 to 3"):
         population.copy([4], [0])
     with pytest.raises(ValueError, match="as many sources as targets"):
         population.copy([1, 2], [0, 0])
@@ -414,7 +414,7 @@ def test_members_that_are_kept_train_as_if_the_others_still_ran(base, tmp_path):
     for call, message in (
         (lambda: population.keep([]), r"keep\(\[\]\): needs at least one member"),
         (lambda: population.keep([1, 1]), "each index only once"),
-        (lambda: population.keep([6]), r"keep\(\[6\]\): entries must be indices of members from 0 to 5"),
+        (lambda: population.keep([6]), r"keep\(\[6\]\): the list may contain only indices of members from 0 to 5"),
         (lambda: population.keep([0]), r"keep\(\[0\]\): keep\(\) has stopped member 0"),
         (lambda: population.copy([0], [1]), "has stopped member 0"),
         (lambda: population.change_settings({2: {"lr": 1.0}}), "has stopped member 2"),

@@ -43,7 +43,7 @@ class ModuleToEnvPipeline(ConnectorPipelineV2):
         if names := list(self.host_connectors):
             raise TypeError(
                 f"Connector(s) {', '.join(map(repr, names))} override `__call__`, which only the env-to-module and "
-                "the learner pipeline take. Between module and environment write a pure function, which is compiled "
-                f"together with the module:\n{PURE_SIGNATURE}"
+                "the learner pipeline support. In the module-to-env pipeline, override `apply` with a pure function, "
+                f"which is compiled together with the module:\n{PURE_SIGNATURE}"
             )
         return []

@@ -196,7 +196,8 @@ def _side_by_side(
         if set(other) != names:
             raise ValueError(
                 f"The columns of episodes differ: {sorted(names)} in episode 0, {sorted(other)} in episode {i}. Pass "
-                "only episodes with the same extra model outputs, and add the same columns to each in host connectors."
+                "only episodes with the same extra model outputs. Host connectors (they override `__call__`) must add "
+                "the same columns to all episodes."
             )
     block = {name: jax.tree.map(lay_out, *[c[name] for c in columns]) for name in columns[0]}
     rows = [
