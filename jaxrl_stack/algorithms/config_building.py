@@ -108,8 +108,8 @@ def _module_spaces(
             kind = "observation_space" if raw[0] is None else "action_space"
             raise ValueError(
                 f"The {kind} of module {module_id!r} is unknown. Set environment({kind}=...), or pass env= or "
-                f"spaces={{{module_id!r}: (observation_space, action_space)}}, for example to "
-                "config.get_multi_rl_module_spec()."
+                f"spaces={{{module_id!r}: (observation_space, action_space)}} to the called method of the config, such "
+                "as get_multi_rl_module_spec()."
             )
         pipeline = config.build_env_to_module_connector(env=env, spaces=spaces)
         known = (pipeline.observation_space, pipeline.action_space)
@@ -253,8 +253,8 @@ def build_env_to_module_connector(
     if observation_space is None:
         raise ValueError(
             "The observation space for the env-to-module pipeline is unknown. Set environment(observation_space=...), "
-            "or pass env= or spaces={'__env_single__': (observation_space, action_space)}, for example to "
-            "config.build_env_to_module_connector()."
+            "or pass env= or spaces={'__env_single__': (observation_space, action_space)} to the called method of the "
+            "config, such as build_env_to_module_connector()."
         )
     own = config.user_connectors(EnvToModulePipeline.setting, (env, spaces, device))
     acting_for = (agents or ()) if config.is_multi_agent else None

@@ -63,7 +63,7 @@ def connectors_for_agents(
     if together and (agents is None or any(own in of_modules for own in connectors[:together])):
         names = [type(own).__name__ for own in connectors]
         remedy = (
-            "needs several agents, but this config has one. Leave it out, or set multi_agent(policies=...)"
+            "needs several agents, but this config has only one. Leave it out, or set multi_agent(policies=...)"
             if agents is None
             else "processes the observations of all agents, and must come before other connectors. Return it first"
         )

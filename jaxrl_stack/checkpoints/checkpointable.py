@@ -395,7 +395,7 @@ def selected(names: Collection[str], components: Parts, not_components: Parts, o
     wanted, unwanted = as_names(components), as_names(not_components)
     unknown = sorted({*(wanted or ()), *(unwanted or ())} - {*names})
     if unknown:
-        raise ValueError(f"Unknown components {unknown} of {owner}. Choose from {list(names)}.")
+        raise ValueError(f"Unknown components {unknown} of {owner}. Its components are {list(names)}: use only these.")
     return [n for n in names if (wanted is None or n in wanted) and not (unwanted and n in unwanted)]
 
 

@@ -171,8 +171,9 @@ class Encoder:
         self._space_elements += num_described_entries(description)
         if self._space_elements > MAX_SPACE_ELEMENTS:
             raise NotDataError(
-                f"{where} is {space}, which is too large for a checkpoint: one sample from each space may have at most "
-                f"{MAX_SPACE_ELEMENTS:,} array entries in total. Use spaces with smaller shapes."
+                f"{where} is {space}, which is too large for a checkpoint: all spaces together may have at most "
+                f"{MAX_SPACE_ELEMENTS:,} array entries (counted in one sample per space). Use spaces with smaller "
+                "shapes."
             )
         return description
 
@@ -343,8 +344,9 @@ class Decoder:
         self._space_elements += num_described_entries(description)
         if self._space_elements > MAX_SPACE_ELEMENTS:
             raise ValueError(
-                f"{self._what} is damaged: one sample from each of its spaces would have {self._space_elements:,} "
-                f"array entries in total, more than the maximum of {MAX_SPACE_ELEMENTS:,}. Use an undamaged copy."
+                f"{self._what} is damaged: all its spaces together have {self._space_elements:,} array entries "
+                f"(counted in one sample per space), more than the maximum of {MAX_SPACE_ELEMENTS:,}. Use an undamaged "
+                f"copy."
             )
         return space_from_dict(description)
 

@@ -98,8 +98,8 @@ def add_batch_item(
     items = batch.setdefault(column, {} if has_episode else [])
     if isinstance(items, dict) != has_episode:
         raise ValueError(
-            f"Earlier calls filled column {column!r} {'without' if has_episode else 'with'} the argument "
-            "single_agent_episode. Pass it in all calls of add_batch_item() for the column, or in none."
+            f"Earlier calls of add_batch_item() for column {column!r} passed {'no' if has_episode else 'a'} "
+            "single_agent_episode. Pass one in all calls for the column, or in none."
         )
     if single_agent_episode is None:
         items.append(item_to_add)

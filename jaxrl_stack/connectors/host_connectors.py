@@ -310,8 +310,8 @@ def _one_item_per_episode(name: str, data: Any, episodes: Episodes, source: str)
         wrong |= {key: len(items) for key, items in data.items() if key not in keys}
         if wrong:
             raise ValueError(
-                f"{source} gave column {name!r} these numbers of items by episode: {wrong}. Give exactly one item per "
-                "unfinished episode, and none for other episodes."
+                f"{source} gave column {name!r} a wrong number of items for these episodes (episode: number): {wrong}. "
+                "Give exactly one item per unfinished episode, and none for other episodes."
             )
         rows = stack_items([data[key][0] for key in keys], f"column {name!r} ({source})")
     elif isinstance(data, list):

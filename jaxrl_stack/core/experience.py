@@ -251,7 +251,7 @@ class Experience:
             )
             raise TypeError(
                 f"Expected an Experience of {'rows (columns [N, ...])' if is_rows else 'steps (columns [T, B, ...])'}, "
-                f"got {('rows', 'steps')[is_rows] if isinstance(given, cls) else type(given).__name__}. "
+                f"got {type(given).__name__}{(' of rows', ' of steps')[is_rows] if isinstance(given, cls) else ''}. "
                 f"Create it with Experience.{needed}."
             )
         return given

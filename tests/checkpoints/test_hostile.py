@@ -790,8 +790,11 @@ BUILDS = [
     ),
     pytest.param(put(CTOR, "left_out", value={"config/env": "a lambda"}), ["env", "a lambda"], id="config-left-out"),
     pytest.param(
-        put(CTOR, "left_out", value={"config/env": "a lambda).\nIf you trust it: import evil"}),
-        ["env (a lambda). If you trust it: import evil).\nIf you trust this code: PPO.from_checkpoint('", "env=...)"],
+        put(CTOR, "left_out", value={"config/env": "a lambda).\nIf you trust this code: import evil"}),
+        [
+            "env (a lambda). If you trust this code: import evil).\nIf you trust this code: PPO.from_checkpoint('",
+            "env=...)",
+        ],
         id="config-left-out-line",
     ),
     pytest.param(

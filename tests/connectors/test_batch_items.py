@@ -62,9 +62,9 @@ def test_items_are_added_per_episode_or_to_one_list():
         ConnectorV2.add_batch_item(batch, "c", item, where)
         ConnectorV2.add_batch_item(batch, "d", item)
     assert batch == {"c": {("a",): [1, 2], ("b",): [3], ("all", "agent", "module"): [4]}, "d": [1, 2, 3, 4]}
-    with pytest.raises(ValueError, match="filled column 'c' with the argument single_agent_episode"):
+    with pytest.raises(ValueError, match="for column 'c' passed a single_agent_episode"):
         ConnectorV2.add_batch_item(batch, "c", 5)
-    with pytest.raises(ValueError, match="filled column 'd' without the argument single_agent_episode"):
+    with pytest.raises(ValueError, match="for column 'd' passed no single_agent_episode"):
         ConnectorV2.add_batch_item(batch, "d", 5, A)
 
 

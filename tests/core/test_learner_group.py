@@ -543,7 +543,7 @@ def test_what_is_no_experience_is_told_what_to_pass(one):
         one.update_rows({})
     with pytest.raises(TypeError, match=r"got dict. Create it with Experience.of_steps"):
         one.update_block({})
-    with pytest.raises(TypeError, match=r"got rows. Create it with Experience.of_steps"):
+    with pytest.raises(TypeError, match=r"got Experience of rows. Create it with Experience.of_steps"):
         one.local_learner.update_block(Experience.of_rows({"m": {"x": np.zeros(2)}}))
 
 

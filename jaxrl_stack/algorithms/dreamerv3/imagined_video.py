@@ -115,9 +115,9 @@ def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> d
     if length < least:
         raise ValueError(
             f"windows={number}: imagine_video() and compare_with_replay() need {number} recorded sequences with at "
-            f"least {least} steps of one episode (given + 1). A sample from the replay buffer contains "
-            f"{number} such sequences only up to a length of {length} steps. Lower given= or windows=, or train until "
-            f"episodes are longer."
+            f"least {least} steps of one episode (given + 1). In a sample from the replay buffer, the "
+            f"shortest of the {number} longest sequences has only {length} such steps. Lower given= or windows=, or "
+            f"train until episodes are longer."
         )
 
     def of(name: str, x: Any) -> Any:

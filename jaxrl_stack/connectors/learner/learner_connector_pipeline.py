@@ -38,7 +38,7 @@ class LearnerConnectorPipeline(ConnectorPipelineV2):
             raise ValueError(
                 f"Host connectors (they override `__call__`) of this {type(self).__name__} add the columns "
                 f"{sorted(columns)}, with one item per step of an episode. These columns cannot be added to `batch`, "
-                "because the rows of `batch` do not name their steps: call `Learner.update(episodes=...)` instead."
+                "because the episode and the step of its rows are unknown: call `Learner.update(episodes=...)` instead."
             )
         return batch
 

@@ -1399,8 +1399,8 @@ class Learner(Checkpointable):
             below = max(minibatch_size // plan.local_shards, 1) * plan.local_shards
             raise ValueError(
                 f"minibatch_size={minibatch_size} must be a positive multiple of {plan.local_shards}, the number of "
-                f"shuffle shards (one per device unless num_shuffle_shards is set). Use minibatch_size={below}, for "
-                f"example."
+                f"shuffle shards per learner (one per device unless num_shuffle_shards is set). Use "
+                f"minibatch_size={below}, for example."
             )
         return plan
 

@@ -79,6 +79,6 @@ def test_windows_stay_in_one_episode():
     np.testing.assert_array_equal(chosen["obs"], columns["obs"][[2, 1, 3], :4])
     assert chosen[Columns.STATE_IN].tolist() == [2, 1, 3]
     with pytest.raises(
-        ValueError, match="3 recorded sequences with at least 5 steps .* 3 such sequences only up to a length of 4"
+        ValueError, match="3 recorded sequences with at least 5 steps .* shortest of the 3 longest .* has only 4"
     ):
         longest_in_an_episode(columns, 3, least=5)
