@@ -63,7 +63,7 @@ _STATELESS: dict[str, Any] = PENDULUM | {
     },
 }
 # White noise never reaches the goal, and standing still is the best of what is left.
-_MOUNTAIN_CAR: dict[str, Any] = {
+MOUNTAIN_CAR: dict[str, Any] = {
     "metrics_num_episodes_for_smoothing": 5,
     "min_sample_timesteps_per_iteration": 1000,
     "num_steps_sampled_before_learning_starts": 1000,
@@ -102,9 +102,9 @@ RECORDS: dict[str, Tuned] = {
     ),
     "Pendulum-v1": Tuned(Scored(20_000, (-150.25, -180.1, -146.9, -238.19, -167.6)), PENDULUM),
     "gymnax/MountainCarContinuous-v0": Tuned(
-        Measured(90.0, 50_000, (28_000, 24_000, 28_000, 19_000, 26_000)), _MOUNTAIN_CAR
+        Measured(90.0, 50_000, (28_000, 24_000, 28_000, 19_000, 26_000)), MOUNTAIN_CAR
     ),
-    "MountainCarContinuous-v0": Tuned(Measured(90.0, 50_000, (21_000, 28_000, 21_000, 18_000, 19_000)), _MOUNTAIN_CAR),
+    "MountainCarContinuous-v0": Tuned(Measured(90.0, 50_000, (21_000, 28_000, 21_000, 18_000, 19_000)), MOUNTAIN_CAR),
     "HalfCheetah-v5": Tuned(FromLiterature(_HAARNOJA.format("3M")), _MUJOCO | _SQUARED_ERRORS),
     "Hopper-v5": Tuned(FromLiterature(_HAARNOJA.format("1M")), _MUJOCO | _SQUARED_ERRORS),
     "Walker2d-v5": Tuned(FromLiterature(_HAARNOJA.format("3M")), _MUJOCO | _SQUARED_ERRORS),
