@@ -931,6 +931,15 @@ def test_dreamers_seeds_of_one_program_end_at_their_own_bars(tmp_path, monkeypat
     assert [len(run["measured"]["curve"]) for run in runs] == [2, 3] and runs[0]["measured"]["together"] == 2
 
 
+def test_a_dreamer_run_that_holds_trains_on_and_reports_its_lowest_return(tmp_path, monkeypatch):
+    greedy = [[100.0, 450.0, 500.0, 380.0, 500.0]]
+    (run,) = runs_of_dreamer(
+        monkeypatch, tmp_path / "runs.jsonl", "--env", "CartPole-v1", "--seeds", "1", "--hold", greedy=greedy
+    )
+    assert (run["measured"]["reached"], run["measured"]["lowest"]) == (200, 380.0)
+    assert len(run["measured"]["curve"]) == 5 and run["run"]["holds"]
+
+
 def test_a_dreamer_run_may_need_several_evaluations_in_a_row(tmp_path, monkeypatch):
     monkeypatch.setitem(dreamer.BARS, "CartPole-v1", dreamer.Bar(400.0, 40_000, evaluations=3))
     greedy = [[500.0, 0.0, 400.0, 500.0, 600.0, 700.0]]
