@@ -315,17 +315,17 @@ class SingleAgentEpisode:
             column = getattr(self, name)
             if (len(column), column.lookback) != (expected, lookback):
                 raise ValueError(
-                    f"episode {self.id_}: {name} have {len(column)} items after a lookback of {column.lookback}, but "
-                    f"{steps} rewards after a lookback of {lookback} need {expected} items after a lookback of "
-                    f"{lookback}: pass {name} of this length and lookback"
+                    f"episode {self.id_}: {name} have {len(column)} items with lookback={column.lookback}, but {steps} "
+                    f"rewards with lookback={lookback} need {expected} items with lookback={lookback}: pass {name} of "
+                    "this length and lookback"
                 )
         for key, column in self.extra_model_outputs.items():
             # A key may be newer than the look-back, so that its look-back is shorter.
             if len(column) != steps or column.lookback > lookback:
                 raise ValueError(
-                    f"episode {self.id_}: extra model output {key!r} has {len(column)} items after a lookback "
-                    f"of {column.lookback}, but rewards have {steps} items after a lookback of {lookback}: pass one "
-                    f"item per reward, and a lookback of at most {lookback}"
+                    f"episode {self.id_}: extra model output {key!r} has {len(column)} items with "
+                    f"lookback={column.lookback}, but {steps} rewards with lookback={lookback} need {steps} items with "
+                    f"a lookback of at most {lookback}: pass one item per reward"
                 )
         if self.t != self.t_started + steps:
             raise ValueError(

@@ -141,8 +141,8 @@ class HostReplay:
                 if self._has_several:
                     if part.times is None:
                         raise ValueError(
-                            "The multi-agent samples lack the times at which agents' steps began and were complete "
-                            "(Part.times), which the replay buffer needs. If your EnvRunner overrides sample_block(), "
+                            "The multi-agent samples lack the times at which each agent's steps began and were "
+                            "complete, but the replay buffer needs them. If your EnvRunner overrides sample_block(), "
                             "call super().sample_block(..., keeps_times=True) in the override."
                         )
                     kept.add_block(own, part.times, starts=starts, **where)

@@ -218,8 +218,9 @@ class OfflineStep(TrainingStep):
         wanted, each = int(self.config.total_train_batch_size), num_shares * self.items.rows_per_item
         if self.items.length is None and wanted % num_shares:
             raise ValueError(
-                f"training(train_batch_size_per_learner) gives batches of {wanted} rows, which must be a multiple of "
-                f"the learner's {num_shares} devices. Use {-(-wanted // num_shares) * num_shares}, or fewer devices."
+                f"training(train_batch_size_per_learner) gives a train batch of {wanted} rows (all learners together), "
+                f"but this number must be a multiple of the {num_shares} devices. Set train_batch_size_per_learner so "
+                f"that the batch has {-(-wanted // num_shares) * num_shares} rows, or use fewer devices."
             )
         return num_shares * -(-wanted // each)
 

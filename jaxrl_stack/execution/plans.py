@@ -140,8 +140,8 @@ class _NotingFacts:
         except AttributeError:
             known = [field.name for field in dataclasses.fields(self._facts)]
             raise AttributeError(
-                f"The argument of TrainingStep.plan() has no attribute {name!r}, only {known}. If the driver has "
-                f"{name!r}, read it when the step runs, for example in `results(driver)`.",
+                f"The argument of TrainingStep.plan() has no attribute {name!r}, only {known}. Read attributes of the "
+                "driver (the object that samples and updates) later, for example in TrainingStep.results(driver).",
                 name=name,
                 obj=self._facts,
             ) from None

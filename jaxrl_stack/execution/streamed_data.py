@@ -262,9 +262,9 @@ class StreamedInput:
                 return
         self.restart(Cursor())
         raise ValueError(
-            f"The saved run had read {cursor.first} parts of files and {offset} more steps (or sequences) in its "
-            "pass over the data, but offline_data(input_=...) has no such position. Use the data of the saved run, or "
-            "restore only the learners: restore_from_path(path, component='learner_group')."
+            f"The saved state continues after {cursor.first} parts of data files and {offset} more steps (or "
+            "sequences) of a pass over the data, but offline_data(input_=...) has no such position. Use the data of "
+            "the saved run, or restore only the learners: restore_from_path(path, component='learner_group')."
         )
 
 
@@ -340,7 +340,7 @@ class StreamedData:
         if len(state["inputs"]) != len(self.inputs):
             raise ValueError(
                 f"The saved state is from a run with {len(state['inputs'])} data sets, but offline_data(input_=...) "
-                f"has {len(self.inputs)}; an input_ without weights is one data set. Set input_ as in that run."
+                f"has {len(self.inputs)}. Set input_ as in that run (an input_ without weights counts as one data set)."
             )
         for own, saved in zip(self.inputs, state["inputs"], strict=True):
             own.set_state(saved)

@@ -40,7 +40,7 @@ def pipeline_without_env(config: AlgorithmConfig) -> EnvToModulePipeline:
     observation_space, action_space = config.observation_space, config.action_space
     if observation_space is None or action_space is None:
         raise ValueError(
-            "Without an environment, both spaces are needed, but they are "
+            "Without an environment, observation_space and action_space are required, but they are "
             f"{(observation_space, action_space)}. Set environment(observation_space=..., action_space=...)."
         )
     try:

@@ -199,8 +199,8 @@ def _in_order(columns: dict[str, Any]) -> dict[str, Any]:
     except JumbledRows as error:
         name = columns[Columns.EPS_ID][error.row]
         raise ValueError(
-            f"Several episodes have the eps_id {name!r}, but their rows are not in order: a row neither continues "
-            "nor begins an episode. Give each episode a unique id."
+            f"Several episodes have the eps_id {name!r}, and their rows are mixed: one of these rows neither continues "
+            "the row before it nor begins an episode. Give each episode a unique id."
         ) from error
     return (
         columns

@@ -78,7 +78,8 @@ def _counters(shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
     # An exported program has sizes that are known only when it runs.
     if isinstance(size, int) and size >= 1 << 32:
         raise ValueError(
-            f"Cannot draw random numbers of shape {shape}: one call draws at most 2**32. Draw them in several calls."
+            f"Cannot draw random numbers of shape {shape}: one call draws fewer than 2**32 numbers. Draw them in "
+            "several calls."
         )
     low = jnp.arange(size, dtype=jnp.uint32).reshape(shape)
     return jnp.zeros_like(low), low

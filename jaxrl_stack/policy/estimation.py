@@ -185,8 +185,8 @@ def estimate(
     needs_q = any(name in WITH_Q for name in names)
     if needs_q and gamma >= 1 and not episodes.terminated.all():
         raise ValueError(
-            f"gamma={gamma}: 'dm' and 'dr' estimate values after truncated episodes, which have no bound without a "
-            "discount. Set a gamma below 1, or methods=('is', 'pdis', 'wis')."
+            f"gamma={gamma}: 'dm' and 'dr' estimate values of the states after truncated episodes, and without a "
+            "discount these values are unbounded. Set a gamma below 1, or methods=('is', 'pdis', 'wis')."
         )
     found = action_probabilities(
         module, columns, episodes, acting, num_samples=config.num_action_samples if needs_q else 0, seed=seed

@@ -171,9 +171,9 @@ def _state_rows(initial_state: Callable[[int], Any]) -> list[_StateRow]:
         leaf = np.array(b)
         if a.shape[1:] != b.shape[1:] or not all(np.array_equal(leaf[:1], leaf[i : i + 1]) for i in range(3)):
             raise ValueError(
-                f"The initial state {leaf.dtype}{list(leaf.shape)} of a connector differs between the environments of "
-                "a batch, but an exported policy stores one row for all environments. Return equal rows from the "
-                "connector's init() and rebatch()."
+                f"An array {leaf.dtype}{list(leaf.shape)} in a connector's initial state differs between the "
+                "environments of a batch, but an exported policy stores only the initial state of one environment. "
+                "Return equal rows for all environments from the connector's init() and rebatch()."
             )
         rows.append(_StateRow(leaf[:1], True))
     return rows
@@ -357,7 +357,7 @@ def _checked_program(file: Path, about: Mapping[str, Any]) -> bytearray:
     # Exports of before there were checksums have none.
     expected = about.get("program_sha256")
     if expected is not None and _checksum(content) != expected:
-        raise ValueError(f"the checksum of {file.name} differs from the one in {DESCRIPTION_FILE}")
+        raise ValueError(f"the checksum of {file.name} differs from the checksum stored in {DESCRIPTION_FILE}")
     return bytearray(content)
 
 
@@ -374,7 +374,7 @@ def _check_sizes(about: Mapping[str, Any], arrays: Path) -> None:
     with zipfile.ZipFile(arrays) as stored:
         packed = [info.filename for info in stored.infolist() if info.compress_type != zipfile.ZIP_STORED]
     if packed:
-        raise ValueError(f"{arrays.name} contains the compressed array {packed[0]!r}, but exports are not compressed")
+        raise ValueError(f"{arrays.name} contains the compressed array {packed[0]!r}, but export() compresses no array")
 
 
 def _check_arguments(program: jax_export.Exported, weights: list, state: list, is_batched: list[bool]) -> None:
@@ -402,5 +402,8 @@ def _array(stored: Any, name: str, leaf: Mapping[str, Any]) -> np.ndarray:
     shape, dtype = tuple(leaf["shape"]), jax.numpy.dtype(leaf["dtype"])
     data = stored[name]
     if data.dtype != np.uint8 or data.ndim != 1:
-        raise ValueError(f"the stored array {name!r} is {data.dtype}{list(data.shape)} and must be uint8 with one axis")
+        raise ValueError(
+            f"the stored array {name!r} has dtype {data.dtype} and shape {list(data.shape)}, but must be uint8 with "
+            "one axis"
+        )
     return np.frombuffer(data.tobytes(), dtype).reshape(shape)

@@ -413,8 +413,9 @@ class Policy(Acting[PolicyState], Checkpointable):
             given = jax.tree.map(lambda x: np.asarray(x, np.float32), dict(state["settings"]))
             if jax.tree.structure(given) != jax.tree.structure(arrays.settings):
                 raise ValueError(
-                    f"set_state(): the settings {given} do not fit this policy, whose settings are "
-                    f"{jax.device_get(arrays.settings)}. Use the same module ids and names of settings."
+                    f"set_state(): the keys of state['settings']={given} do not fit this policy, which has the "
+                    f"settings {jax.device_get(arrays.settings)}. Pass {{module_id: {{name: value}}}} with the same "
+                    "module ids and names."
                 )
             changed["settings"] = self._to_device(given)
         if program.has_host_connectors and state.get(COMPONENT_ENV_TO_MODULE_CONNECTOR):

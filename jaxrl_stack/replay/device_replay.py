@@ -346,9 +346,9 @@ class DeviceReplay:
         num_steps = columns[Columns.REWARDS].shape[0]
         if not 1 <= num_steps <= self.num_rows:
             raise ValueError(
-                f"A rollout of {num_steps} steps cannot be added to a replay buffer with {self.num_rows} steps of each "
-                f"environment (capacity={self.capacity}, num_envs={self.num_envs}): raise the capacity, or sample "
-                f"shorter fragments."
+                f"A rollout of {num_steps} steps cannot be added to a replay buffer that holds at most {self.num_rows} "
+                f"steps of each environment (capacity={self.capacity}, num_envs={self.num_envs}): raise the capacity, "
+                "or sample shorter fragments."
             )
         return num_steps
 
@@ -990,8 +990,8 @@ class DeviceReplay:
         for leaf in jax.tree.leaves(columns[Columns.OBS]):
             if self.num_frames > 1 and (len(leaf.shape) < 3 or leaf.shape[-1] % self.num_frames):
                 raise ValueError(
-                    f"Observations of shape {tuple(leaf.shape[2:])} are not num_frames={self.num_frames} frames side "
-                    f"by side along their last axis: use num_frames=1."
+                    f"num_frames={self.num_frames}: the last axis of observations must divide into {self.num_frames} "
+                    f"frames of equal size, but observations have shape {tuple(leaf.shape[2:])}. Use num_frames=1."
                 )
         return jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype),

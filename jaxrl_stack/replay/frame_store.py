@@ -404,8 +404,9 @@ class FrameStore:
             for leaf in tree_leaves(columns[Columns.OBS]):
                 if leaf.ndim < 2 or leaf.shape[-1] % self.num_frames:
                     raise ValueError(
-                        f"Observations of shape {leaf.shape[1:]} are not num_frames={self.num_frames} frames side by "
-                        f"side along their last axis: use num_frames=1."
+                        f"num_frames={self.num_frames}: the last axis of observations must divide into "
+                        f"{self.num_frames} frames of equal size, but observations have shape {leaf.shape[1:]}. Use "
+                        "num_frames=1."
                     )
             columns = {**columns, Columns.OBS: self._newest(columns[Columns.OBS])}
         _require_memory(columns, extras, bookkeeping, num_rows)

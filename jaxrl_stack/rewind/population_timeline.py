@@ -151,7 +151,9 @@ def _rows_of_table(table: Path) -> Iterator[_Row]:
             try:
                 yield _Row(int(row["member"]), *(float(row[name] or math.nan) for name in _COLUMNS))
             except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(f"{table}, line {number}: is damaged: {error!r}. Restore the file.") from error
+                raise ValueError(
+                    f"Line {number} of {table} is damaged: {error!r}. Restore the file from a copy."
+                ) from error
 
 
 def _rows_of_checkpoint(checkpoint: StoredCheckpoint) -> Iterator[_Row]:

@@ -52,7 +52,9 @@ class PopulationReplay(BaseReplay[Population, PopulationTimeline]):
         timeline = self.timeline
         why_not = self.origin.get("why_not_recomputable")
         if why_not is not None:
-            raise NotRecomputableError(f"{timeline.directory}: cannot be recomputed bit for bit, because {why_not}")
+            raise NotRecomputableError(
+                f"{timeline.directory}: the population cannot be recomputed bit for bit, because {why_not}"
+            )
         if iteration != timeline.first:
             timeline.recorded(iteration)
         checkpoint = timeline.nearest(iteration)

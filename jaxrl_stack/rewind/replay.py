@@ -85,7 +85,8 @@ class Replay(BaseReplay[Algorithm, Timeline]):
     ):
         if run.folder is None:
             raise NotRecomputableError(
-                f"Run {run.name!r} has no folder. Train with reporting(results_dir=...), and read it: Run.read(path)."
+                f"Run {run.name!r} has no folder. Train with reporting(results_dir=...), then read the run's folder: "
+                "Run.read(path)."
             )
         super().__init__(Timeline(run.folder, run.history), run.origin, config=config, allow=allow)
         self._run, self._evaluations = run, evaluations
@@ -133,7 +134,9 @@ class Replay(BaseReplay[Algorithm, Timeline]):
             )
         why_not = self.origin.get("why_not_recomputable") or why_not_recomputable(config)
         if why_not is not None:
-            raise NotRecomputableError(f"{timeline.directory}: cannot be recomputed bit for bit, because {why_not}")
+            raise NotRecomputableError(
+                f"{timeline.directory}: the run cannot be recomputed bit for bit, because {why_not}"
+            )
         return config
 
     def _stored_config(self, checkpoint: StoredCheckpoint) -> AlgorithmConfig:
@@ -287,8 +290,8 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         what = f"{command.path}: {command.call}({str(path)!r}) cannot be repeated, because the checkpoint"
         if command.reason is not None or not path.is_dir():
             raise NotRecomputableError(
-                f"{what} is not a folder on this machine. Restore the folder, or recompute an iteration at or after "
-                "the first checkpoint that the run stored after this call."
+                f"{what} is not a folder on this machine. Restore the folder. Otherwise choose the iteration of the "
+                "first checkpoint that was stored after this call, or a later iteration."
             )
         if checkpoint_checksum(path) != arguments["checksum"]:
             raise NotRecomputableError(f"{what} has changed since the run loaded it. Restore its files from a copy.")

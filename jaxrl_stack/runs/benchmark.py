@@ -450,8 +450,8 @@ class Benchmark:
         tasks, bounds = self.common_tasks(), self._bounds(references)
         if not tasks:
             raise ValueError(
-                f"{self.path}: no task has scores of all runs of every algorithm, which the plot needs. Call "
-                f"run_benchmark() again to finish the runs."
+                f"{self.path}: the plot needs a task with scores of all runs of every algorithm, but no task has all "
+                "these scores. Call run_benchmark() again to finish the runs."
             )
         if bounds is None:
             missing = next(task for task in tasks if task not in with_references(references))

@@ -237,7 +237,7 @@ def _dress(axes: Axes, x_label: str, y_label: str, title: str | None, options: A
     for axis, name, place in ((axes.xaxis, "xscale", 0), (axes.yaxis, "yscale", 1)):
         scale = options.get(name)
         if scale == "log" and not any((np.asarray(line.get_xydata())[:, place] > 0.0).any() for line in axes.lines):
-            raise ValueError(f"{name}='log' needs values above 0, and all are 0 or less. Use {name}='symlog'.")
+            raise ValueError(f"{name}='log' needs values above 0, but all values are 0 or less. Use {name}='symlog'.")
         if scale is not None:
             (axes.set_xscale if name == "xscale" else axes.set_yscale)(scale)
         if axis.get_scale() == "linear":

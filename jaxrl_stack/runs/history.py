@@ -305,7 +305,7 @@ class History:
             blocks = list(zip(map(np.asarray, state["blocks"]), widths, strict=True))
         if table.ndim != 2 or len(table) != len(columns) or len(set(columns)) != len(columns):
             raise ValueError(
-                f"The history is damaged: its table [iterations, columns] of shape {table.shape[::-1]} has "
+                f"The metrics history is damaged: a table of shape (iterations, columns) = {table.shape[::-1]} has "
                 f"{len(columns)} column names, but needs a distinct name for each column. Load an unchanged copy of "
                 "the checkpoint."
             )
@@ -360,7 +360,7 @@ class History:
                 with contextlib.suppress(ValueError):  # text
                     columns[name] = [float(text) if text else math.nan for text in texts]
         if header and rows and not columns:
-            raise ValueError("no column contains numbers")
+            raise ValueError("no column of the table contains numbers")
         history = cls()
         if columns:
             history.set_state({"columns": list(columns), "cells": np.array(list(columns.values())).T})

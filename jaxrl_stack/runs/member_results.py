@@ -44,7 +44,7 @@ class MemberResults(Sequence[Result]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
-            raise IndexError(f"No member {index}: must be an index from 0 to {len(self) - 1}.")
+            raise IndexError(f"The population has no member {index}. Use an index from 0 to {len(self) - 1}.")
         result = Result()
         for name, value in self.numbers.items():
             is_part = isinstance(value, dict)

@@ -46,23 +46,23 @@ def unpacked(blocks: Sequence[np.ndarray], widths: Sequence[int], num_columns: i
     """
     if len(blocks) != -(-num_rows // BLOCK_ROWS) or len(widths) != len(blocks):
         raise ValueError(
-            f"The history is damaged: its {num_rows} rows need {-(-num_rows // BLOCK_ROWS)} blocks (up to {BLOCK_ROWS} "
-            f"rows each) and a width per block, but it has {len(blocks)} blocks and {len(widths)} widths. Load an "
-            f"unchanged copy of the checkpoint."
+            f"The metrics history is damaged: {num_rows} rows need {-(-num_rows // BLOCK_ROWS)} blocks (up to "
+            f"{BLOCK_ROWS} rows each) with one width each (number of columns), but the history has {len(blocks)} "
+            f"blocks and {len(widths)} widths. Load an unchanged copy of the checkpoint."
         )
     size, available = 8 * num_columns * num_rows, available_host_bytes()
     if available is not None and size > available:
         raise ValueError(
-            f"The history needs {format_bytes(size)} of memory, but only {format_bytes(available)} are free. Free "
-            f"memory, or load the checkpoint on a machine with more."
+            f"The metrics history in the checkpoint needs {format_bytes(size)} of memory, but only "
+            f"{format_bytes(available)} are free. Free memory, or load the checkpoint on a machine with more memory."
         )
     table = np.full((num_columns, num_rows), np.nan)
     for place, (block, width) in enumerate(zip(blocks, widths, strict=True)):
         rows = table[:, place * BLOCK_ROWS : (place + 1) * BLOCK_ROWS]
         if not 0 <= width <= num_columns:
             raise ValueError(
-                f"The history is damaged: block {place} of its rows has {width} columns, but the table has "
-                f"{num_columns}. Load an unchanged copy of the checkpoint."
+                f"The metrics history is damaged: block {place} of the stored table has {width} columns, but the whole "
+                f"table has {num_columns}. Load an unchanged copy of the checkpoint."
             )
         rows[:width] = _unpacked_block(block, (width, rows.shape[1]))
     return table
@@ -75,11 +75,13 @@ def _unpacked_block(block: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
         # Never more than is expected, however much the bytes would become.
         planes = reader.decompress(np.asarray(block, np.uint8).tobytes(), size + 1)
     except zlib.error as error:
-        raise ValueError(f"The history is damaged ({error}). Load an unchanged copy of the checkpoint.") from error
+        raise ValueError(
+            f"The metrics history is damaged ({error}). Load an unchanged copy of the checkpoint."
+        ) from error
     if len(planes) != size or not reader.eof:
         raise ValueError(
-            f"The history is damaged: a block of its rows does not contain numbers of shape {shape}. Load an unchanged "
-            f"copy of the checkpoint."
+            f"The metrics history is damaged: a block of the stored table does not contain numbers of the shape "
+            f"(columns, rows) = {shape}. Load an unchanged copy of the checkpoint."
         )
     numbers = np.moveaxis(np.frombuffer(planes, np.uint8).reshape(8, *shape), 0, -1)
     return np.ascontiguousarray(numbers).view(np.float64)[..., 0]

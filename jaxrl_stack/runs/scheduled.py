@@ -178,8 +178,8 @@ def check_scheduled(
     reason = first.why_no_population()
     if reason is not None:
         raise ValueError(
-            f"{where}(scheduler=...) must train the runs as one population, but cannot: {reason}. Use "
-            f"Ray Tune:\n{_tuner_call(trials, schedule, space, goal)}"
+            f"{where}(scheduler=...): a scheduler trains all runs in one compiled program, which is not possible "
+            f"here: {reason}. Use Ray Tune:\n{_tuner_call(trials, schedule, space, goal)}"
         )
     other = next((config for config in configs if not config.can_be_members(first)), None)
     if other is not None:
@@ -232,8 +232,8 @@ def _check_mutations(
         shown = f"{where}: hyperparam_mutations of {name!r}"
         if name not in space:
             raise ValueError(
-                f"{shown}: this setting is not in the search space, so members do not differ in it. Add {name!r} to "
-                "the space."
+                f"{shown}: this setting is not in the search space, so it is equal in all members of the population. "
+                f"Add {name!r} to the search space."
             )
         setting = config.setting(name)
         if setting is not None and setting.kind != "traced":

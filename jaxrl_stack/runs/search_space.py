@@ -76,7 +76,10 @@ def _grid(name: str, values: Any, where: str) -> list[Any]:
         ValueError: If the values have another form, there are none, or one occurs twice; or if the setting is ``seed``.
     """
     if name == "seed":
-        raise ValueError(f"{where}: 'seed' cannot be in the space. Pass seeds for all combinations: seeds=[0, 1, 2].")
+        raise ValueError(
+            f"{where}: 'seed' cannot be a setting of the search space. To train each combination of settings with "
+            "several seeds, pass seeds=[0, 1, 2]."
+        )
     listed = values.get("grid_search") if isinstance(values, Mapping) and set(values) == {"grid_search"} else values
     if isinstance(listed, np.ndarray):
         listed = listed.tolist()

@@ -500,8 +500,8 @@ class Record:
         differing = [name for name in own if former.get(name) != own[name]]
         if differing:
             raise ValueError(
-                f"{search.where}: {path} was started with other values of {', '.join(differing)}. Pass the "
-                f"former values, or use another results_dir."
+                f"{search.where}: the runs in {path} were started with other values of {', '.join(differing)}. Pass "
+                f"the values of the earlier call, or use another results_dir."
             )
         self._waves = stored["waves"]
         measured = sum(wave["seconds"] or 0.0 for wave in self._waves)

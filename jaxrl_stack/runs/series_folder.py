@@ -93,7 +93,8 @@ class SeriesFolder:
             taken = next((name for name in self._names if folder_of(name, self.path).exists()), None)
             if taken is not None and stored != json.loads(json.dumps(self._content)):
                 raise ValueError(
-                    f"{where}: {folder_of(taken, self.path)} contains a run of another series. Use another results_dir."
+                    f"{where}: {folder_of(taken, self.path)} already contains a run of another call. Use another "
+                    "results_dir."
                 )
             return
         own, stored = (without_addresses(one) for one in (self._content, stored))
@@ -108,8 +109,8 @@ class SeriesFolder:
         ]
         if differing:
             raise ValueError(
-                f"{where}: {self.path} was started with other values: {', '.join(differing)}. "
-                f"Pass the former values, or use another results_dir."
+                f"{where}: the runs in {self.path} were started with other values: {', '.join(differing)}. "
+                f"Pass the values of the earlier call, or use another results_dir."
             )
 
     def run_folder(self, place: int) -> Path:
@@ -346,7 +347,7 @@ def _waves(path: Path) -> list[dict[str, Any]]:
 
 
 def _read_wave(file: Path) -> dict[str, Any]:
-    remedy = f"Delete {file} and {file.with_suffix('')}: the same call then trains its runs again."
+    remedy = f"Delete {file} and {file.with_suffix('')}, and repeat the call, which then trains their runs again."
     return _read_json(file, ("places", "folders", "is_finished", "scores"), remedy)
 
 
@@ -378,9 +379,8 @@ def _read_run(path: Path, name: str, place: int) -> Run:
     except (OSError, ValueError) as error:
         file = _checkpoint(path, place).with_suffix(".json")
         raise ValueError(
-            f"{path / name} has a finished run with missing or damaged files: {error} "
-            f"Restore the files from a copy, or delete {file}: the same call then trains again all runs that this file "
-            "lists."
+            f"{path / name} contains a finished run with missing or damaged files: {error} Restore the files from a "
+            f"copy. Or delete {file} and repeat the call, which then trains again all runs listed in this file."
         ) from error
 
 

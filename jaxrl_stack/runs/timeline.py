@@ -219,7 +219,8 @@ class Timeline(BaseTimeline[RecordedIteration]):
             if waiting and waiting[0].iteration < done:
                 raise NotRecomputableError(
                     f"{waiting[0].path}: the recorded call {waiting[0].call}() at iteration {waiting[0].iteration} "
-                    "does not fit the order of iterations in the run's table. Restore the run's files from a copy."
+                    "is out of order: the calls and the table rows before it already reach a later iteration. Restore "
+                    "the run's files from a copy."
                 )
         return found
 

@@ -74,8 +74,8 @@ def _read_asha(scheduler: Any, where: str) -> Halving:
     brackets = scheduler._brackets
     if len(brackets) > 1:
         raise ValueError(
-            f"{where}: ASHAScheduler(brackets={len(brackets)}) is not supported, because all members of a population "
-            f"have the same rungs. Set brackets=1."
+            f"{where}: ASHAScheduler(brackets={len(brackets)}) is not supported, because all runs are trained together "
+            "and have the same rungs. Set brackets=1."
         )
     # A bracket stores its rungs from the last to the first, which is at the grace period.
     (bracket,) = brackets

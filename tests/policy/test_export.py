@@ -260,7 +260,7 @@ HUGE = {
             rewritten(action_space={"type": "MultiBinary", "n": -1}),
             "has the shape -1. Use an integer or a list of integers of at least 0. Export",
         ),
-        (compressed, "but exports are not compressed"),
+        (compressed, "but export() compresses no array"),
     ],
 )
 def test_damaged_folders_are_named(folder, tmp_path, change, message):

@@ -558,7 +558,9 @@ def test_bad_settings_are_refused(case):
 def test_bad_rollouts_are_refused():
     replay = DeviceReplay(capacity=10, num_envs=2, batch_size=4)
     state = replay.init(Source(2, 0, 0, 0).rollout(1))
-    with pytest.raises(ValueError, match="rollout of 6 steps cannot be added to a replay buffer with 5 steps"):
+    with pytest.raises(
+        ValueError, match="rollout of 6 steps cannot be added to a replay buffer that holds at most 5 steps"
+    ):
         replay.add(state, Source(2, 0, 0, 0).rollout(6))
     with pytest.raises(ValueError, match=r"has shape \(1, 3.*num_envs=2 takes \[T, 2, ...\]"):
         replay.add(state, Source(3, 0, 0, 0).rollout(1))

@@ -116,7 +116,7 @@ def test_what_is_drawn_after_a_cut_that_no_row_follows_has_its_frames():
 
 def test_frames_that_do_not_divide_are_refused():
     columns = Stacks(2).rollout(1)
-    with pytest.raises(ValueError, match=r"shape \(2, 6\) are not num_frames=4 frames .* num_frames=1"):
+    with pytest.raises(ValueError, match=r"num_frames=4: .* observations have shape \(2, 6\)\. Use num_frames=1"):
         DeviceReplay(capacity=20, num_envs=2, batch_size=3, num_frames=4).init(columns)
     with pytest.raises(ValueError, match="num_frames=0 must be"):
         DeviceReplay(capacity=20, num_envs=2, batch_size=3, num_frames=0)
@@ -187,7 +187,7 @@ def test_episodes_in_chunks_and_a_state_are_the_same_from_frames_as_from_stacks(
 
 def test_frames_that_do_not_divide_are_refused_by_a_buffer():
     buffer = EpisodeReplayBuffer(30, num_frames=4)
-    with pytest.raises(ValueError, match=r"shape \(2, 6\) are not num_frames=4 frames .* num_frames=1"):
+    with pytest.raises(ValueError, match=r"num_frames=4: .* observations have shape \(2, 6\)\. Use num_frames=1"):
         buffer.add_block(Stacks(1).rollout(1))
     with pytest.raises(ValueError, match="num_frames=0"):
         EpisodeReplayBuffer(30, num_frames=0)

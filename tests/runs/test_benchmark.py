@@ -315,7 +315,7 @@ def test_a_series_without_finished_run_and_checkpoint_is_replaced(tmp_path):
     folder.write_content()
     assert read_series(tmp_path)["until"] == GOAL
     (tmp_path / "seed_0").mkdir()
-    with pytest.raises(ValueError, match="seed_0 contains a run of another series"):
+    with pytest.raises(ValueError, match="seed_0 already contains a run of another call"):
         series_folder(tmp_path, until={"training_iteration": 4})
     series_folder(tmp_path)
 
@@ -345,10 +345,12 @@ def test_damaged_files_of_a_series_are_named_with_the_remedy(tmp_path):
     folder = series_folder(tmp_path)
     folder.write_content()
     file = write_wave(tmp_path, 1, is_finished=True)
-    with pytest.raises(ValueError, match=r"seed_1 has a finished run with missing .* delete .*0001.json: the"):
+    with pytest.raises(
+        ValueError, match=r"seed_1 contains a finished run with missing .* delete .*0001.json and repeat"
+    ):
         folder.finished()
     file.write_text("")
-    with pytest.raises(ValueError, match=r"0001.json is damaged: .* Delete .*0001.json and .*0001: the same call then"):
+    with pytest.raises(ValueError, match=r"0001.json is damaged: .* Delete .*0001.json and .*0001, and repeat"):
         folder.finished()
     for text in ('{"settings": {', "[]"):
         (tmp_path / "series.json").write_text(text)
@@ -453,7 +455,7 @@ def test_a_second_call_with_other_settings_is_refused_and_names_them(whole):
         with pytest.raises(ValueError, match=message):
             trained(whole, **changed)
     with pytest.raises(
-        ValueError, match=r"small on gymnax/CartPole-v1: .* was started with other values: lr=5e-05 .now 0.001.\. Pass"
+        ValueError, match=r"small on gymnax/CartPole-v1: .* were started with other values: lr=5e-05 .now 0.001.\. Pass"
     ):
         trained(whole, algorithms={"small": CONFIG.copy().training(lr=1e-3)})
     assert [cell.algorithm for cell in Benchmark.read(whole).cells] == ["small"]
@@ -472,7 +474,7 @@ def test_seeds_continue_too_and_do_not_overwrite_other_runs(tmp_path):
         np.testing.assert_array_equal(Run.read(run.folder).history[RETURN], run.history[RETURN])
     shutil.rmtree(tmp_path / "state")
     (tmp_path / "series.json").unlink()
-    with pytest.raises(ValueError, match="seed_0 contains a run of another series. Use another results_dir"):
+    with pytest.raises(ValueError, match="seed_0 already contains a run of another call. Use another results_dir"):
         run_seeds(config, 2, GOAL, progress=False, checkpoint_seconds=300.0)
     with pytest.raises(ValueError, match=r"checkpoint_seconds=300\) needs a folder for checkpoints"):
         run_seeds(CONFIG, 2, GOAL, progress=False, checkpoint_seconds=300)

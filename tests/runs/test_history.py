@@ -204,13 +204,13 @@ def test_ctrl_c_in_an_iteration_leaves_a_table_that_checkpoints_hold():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"num_rows": 10**15}, "need 976562500000 blocks .* but it has 2 blocks"),
-        ({"num_rows": BLOCK_ROWS + 4}, r"does not contain numbers of shape \(4, 4\)"),
-        ({"widths": [4]}, "need 2 blocks .* but it has 2 blocks and 1 widths"),
-        ({"widths": [4, 10**12]}, "1000000000000 columns, but the table has 4"),
-        ({"widths": [3, 4]}, r"does not contain numbers of shape \(3, 1024\)"),
+        ({"num_rows": 10**15}, "need 976562500000 blocks .* but the history has 2 blocks"),
+        ({"num_rows": BLOCK_ROWS + 4}, r"numbers of the shape \(columns, rows\) = \(4, 4\)"),
+        ({"widths": [4]}, "need 2 blocks .* but the history has 2 blocks and 1 widths"),
+        ({"widths": [4, 10**12]}, "1000000000000 columns, but the whole table has 4"),
+        ({"widths": [3, 4]}, r"numbers of the shape \(columns, rows\) = \(3, 1024\)"),
         ({"columns": ["a"] * 4}, "has 4 column names, but needs a distinct name"),
-        ({"columns": ["a"]}, "has 4 columns, but the table has 1"),
+        ({"columns": ["a"]}, "has 4 columns, but the whole table has 1"),
         ({"blocks": [np.zeros(100, np.uint8)] * 2}, "damaged"),
         ({"blocks": [np.frombuffer(zlib.compress(bytes(10**8)), np.uint8)] * 2}, "damaged"),
     ],
@@ -286,7 +286,7 @@ def test_the_last_row_of_a_run_that_was_killed_does_not_count(tmp_path):
     [
         ("result.json", '{"a": \n{"a": 1}\n', "result.json is not a file with the results of a run, or is damaged"),
         ("result.json", "[1]\n", "line 1 is not a JSON object"),
-        ("progress.csv", "a,b\nx,y\n", "no column contains numbers"),
+        ("progress.csv", "a,b\nx,y\n", "no column of the table contains numbers"),
         (
             "run.txt",
             "",

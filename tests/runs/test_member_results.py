@@ -22,7 +22,7 @@ def test_results_are_made_of_what_is_shared_and_of_what_is_each_ones_own():
     assert members[1] == {"env_runners": {"episode_return_mean": 2.0}, "training_iteration": 1, "config": {"seed": 1}}
     assert len(members) == 2 and members[-1] == members[1] and members[:1] == [members[0]]
     np.testing.assert_array_equal(members.column("training_iteration"), [1, 1])
-    with pytest.raises(IndexError, match="No member 2: must be an index from 0 to 1"):
+    with pytest.raises(IndexError, match="The population has no member 2. Use an index from 0 to 1"):
         members[2]
     with pytest.raises(KeyError, match="env_runners/episode_return_mean"):
         members.column("env_runners/episode_reward_mean")

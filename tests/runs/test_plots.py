@@ -266,7 +266,7 @@ def test_an_axis_that_cannot_be_is_refused(folder, options, message):
 def test_a_logarithm_of_nothing_above_0_is_refused():
     negative = aggregated([Curve(np.arange(2.0), -np.ones(2))], "negative")
     with pytest.raises(
-        ValueError, match="yscale='log' needs values above 0, and all are 0 or less. Use yscale='symlog'"
+        ValueError, match="yscale='log' needs values above 0, but all values are 0 or less. Use yscale='symlog'"
     ):
         draw([negative], x_label="x", y_label="y", yscale="log")
 

@@ -188,7 +188,7 @@ def test_population_based_training_continues_after_a_kill_with_the_same_copies(t
     # Once more: all of it comes from the files.
     equal_sweeps(sweep(config, **how), trained)
     assert Lineage.read(tmp_path / "lineage.jsonl") == trained.lineage
-    with pytest.raises(ValueError, match=r"was started with other values: scheduler=.*Pass the former values"):
+    with pytest.raises(ValueError, match=r"were started with other values: scheduler=.*Pass the values of the earlier"):
         sweep(config, **how, scheduler=pbt(perturbation_interval=3))
 
 
@@ -374,7 +374,7 @@ HOST = programs.run().environment("CartPole-v1")
         ({"scheduler": pbt(metric="evaluation/env_runners/episode_return_mean")}, "needs evaluations"),
         (
             {"scheduler": pbt(hyperparam_mutations={"gamma": [0.9, 0.99]})},
-            r"hyperparam_mutations of 'gamma': this setting is not in the search space, so members do not differ in it",
+            r"hyperparam_mutations of 'gamma': this setting is not in the search space, so it is equal in all members",
         ),
         ({"scheduler": pbt(hyperparam_mutations={"lr": []})}, "hyperparam_mutations of 'lr': the list is empty"),
         (

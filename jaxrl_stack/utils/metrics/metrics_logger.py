@@ -308,8 +308,8 @@ class MetricsLogger:
             stats = _find(self.stats, path)
             if isinstance(stats, dict):
                 raise ValueError(
-                    f"aggregate(): {path} is a metric in a report, but in this logger a group that contains the "
-                    f"metrics {sorted(stats)}. Rename one of the two."
+                    f"aggregate(): {'/'.join(path)} is a metric in stats_dicts, but in this logger it is a group that "
+                    f"contains the metrics {sorted(stats)}. Rename the metric or the group."
                 )
             if stats is None:
                 stats = incoming[0].clone({"is_root": self._is_root, "is_leaf": False})

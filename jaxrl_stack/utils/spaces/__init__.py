@@ -478,8 +478,8 @@ def space_from_dict(description: Mapping[str, Any] | None) -> Any:
             return Tuple([space_from_dict(child) for child in description["spaces"]])
         case other:
             raise ValueError(
-                f"A space description has the unknown type {other!r}. Use Box, Discrete, MultiDiscrete, MultiBinary, "
-                "Text, Dict or Tuple."
+                f"A dict that describes a space has the unknown type {other!r}. Use Box, Discrete, MultiDiscrete, "
+                "MultiBinary, Text, Dict or Tuple."
             )
 
 
@@ -516,7 +516,7 @@ def _num_entries(form: Any, *, is_shape: bool) -> int:
     sizes = form if isinstance(form, list) else [form]
     if not all(type(size) is int and size >= 0 for size in sizes):
         raise ValueError(
-            f"A space description has the shape {form!r}. Use an integer or a list of integers of at least 0."
+            f"A dict that describes a space has the shape {form!r}. Use an integer or a list of integers of at least 0."
         )
     return math.prod(sizes)
 
