@@ -57,7 +57,7 @@ class PopulationTimeline(BaseTimeline[RecordedMembers]):
         stored = self._stored()
         if not stored:
             raise NotRecomputableError(
-                f"{directory}: contains no checkpoint of a population, so no iteration can be recomputed. Train with "
+                f"{directory} contains no checkpoint of a population, so no iteration can be recomputed. Train with "
                 "reporting(results_dir=..., checkpoint_frequency=10)."
             )
         self.commands = read_commands(directory)
@@ -77,8 +77,8 @@ class PopulationTimeline(BaseTimeline[RecordedMembers]):
         for own in found.values():
             if own.num_commands is None or int(own.metadata["num_members"]) <= 0:
                 raise NotRecomputableError(
-                    f"{own.path}: was saved by a version that did not record method calls on populations. Train the "
-                    f"population again."
+                    f"The checkpoint {own.path} was saved by a release that did not record method calls on "
+                    "populations. Train the population again."
                 )
         return found
 

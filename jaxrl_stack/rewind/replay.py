@@ -128,7 +128,7 @@ class Replay(BaseReplay[Algorithm, Timeline]):
             config = self._stored_config(timeline.checkpoints[min(timeline.checkpoints)])
         else:
             raise NotRecomputableError(
-                f"{timeline.directory}: has no stored checkpoint of the recorded iterations, so the run's config is "
+                f"{timeline.directory} has no stored checkpoint of the recorded iterations, so the run's config is "
                 "unknown. Train with reporting(checkpoint_frequency=10), or name the file with the run's config: "
                 "--config-file PATH."
             )
@@ -471,7 +471,7 @@ def _why_no_member(folder: Path, origin: Mapping[str, Any]) -> str:
     The text names the commands that recompute all members or, if the population is unknown, the call that trains the
     member separately.
     """
-    why = f"{folder}: is a member of a population, whose sums have another order than those of a single run."
+    why = f"The run in {folder} is a member of a population, which adds numbers in another order than a single run."
     if POPULATION not in origin:
         return f"{why} Train it separately: config.debugging(seed=...).build_algo()."
     recorded = Path(origin[POPULATION])
