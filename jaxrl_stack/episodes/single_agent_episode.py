@@ -315,17 +315,17 @@ class SingleAgentEpisode:
             column = getattr(self, name)
             if (len(column), column.lookback) != (expected, lookback):
                 raise ValueError(
-                    f"episode {self.id_}: {name} have {len(column)} items with lookback={column.lookback}, but {steps} "
-                    f"rewards with lookback={lookback} need {expected} items with lookback={lookback}: pass {name} of "
-                    "this length and lookback"
+                    f"episode {self.id_}: {name} have {len(column)} items after {column.lookback} lookback items, but "
+                    f"{steps} rewards after {lookback} lookback items need {expected} items after {lookback} lookback "
+                    f"items: pass {name} of this length and lookback"
                 )
         for key, column in self.extra_model_outputs.items():
             # A key may be newer than the look-back, so that its look-back is shorter.
             if len(column) != steps or column.lookback > lookback:
                 raise ValueError(
-                    f"episode {self.id_}: extra model output {key!r} has {len(column)} items with "
-                    f"lookback={column.lookback}, but {steps} rewards with lookback={lookback} need {steps} items with "
-                    f"a lookback of at most {lookback}: pass one item per reward"
+                    f"episode {self.id_}: extra model output {key!r} has {len(column)} items after {column.lookback} "
+                    f"lookback items, but {steps} rewards after {lookback} lookback items need {steps} items after at "
+                    f"most {lookback} lookback items: pass one item per reward, and no longer lookback"
                 )
         if self.t != self.t_started + steps:
             raise ValueError(

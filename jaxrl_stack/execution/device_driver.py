@@ -200,9 +200,10 @@ class DeviceDriver(LocalDriver):
         """
         if shared_observations(self.acting_modules[settings.of]):
             raise NotImplementedError(
-                f"multi_agent(opponents=Snapshots(of={settings.of!r})): a module with shared_observations must control "
-                f"all agents, but snapshots (earlier weights of the module {settings.of!r}) control some of them. Use "
-                "a module without shared_observations."
+                f"multi_agent(opponents=Snapshots(of={settings.of!r})): the module {settings.of!r} declares keys of "
+                "observations that are equal for all agents (shared_observations), so it must control all agents, but "
+                "snapshots (earlier weights of the module) control some of them. Use a module without "
+                "shared_observations."
             )
         num_devices = self.learner.num_devices
         num_self_play, _ = settings.sizes(self._num_envs, num_devices)

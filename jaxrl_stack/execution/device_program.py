@@ -130,8 +130,9 @@ class UpdateRecorder:
         if self._found not in (None, own):
             raise ValueError(
                 "inspect() records only updates of one batch size, but this training step makes updates of different "
-                "sizes. In TrainingStep.__call__(state, place), pass the same plan to all calls place.update(state, "
-                "experience, plan), and the same number of rows to all calls place.update_rows(state, rows)."
+                "sizes. In TrainingStep.__call__(state, place), pass the same plan to all calls of "
+                "place.update(state, experience, plan), and the same number of rows to all calls of "
+                "place.update_rows(state, rows)."
             )
         self._found = own
         return self.shapes

@@ -141,9 +141,9 @@ class HostReplay:
                 if self._has_several:
                     if part.times is None:
                         raise ValueError(
-                            "The multi-agent samples lack the times at which each agent's steps began and were "
-                            "complete, but the replay buffer needs them. If your EnvRunner overrides sample_block(), "
-                            "call super().sample_block(..., keeps_times=True) in the override."
+                            "The multi-agent samples lack the times at which each agent's steps began and ended "
+                            "(Part.times), but the replay buffer needs these times. If your EnvRunner overrides "
+                            "sample_block(), call super().sample_block(..., keeps_times=True) in the override."
                         )
                     kept.add_block(own, part.times, starts=starts, **where)
                 else:

@@ -87,8 +87,9 @@ class NoEvaluation(Evaluation):
             for own, of_data in zip(runner.get_spaces()[mid], trained, strict=True):
                 if difference(own, of_data) is not None:
                     raise ValueError(
-                        f"Without an environment, the connectors for acting are built from the config's spaces. They "
-                        f"give the module the space {own}, but it was trained with the space {of_data}. {_REMEDY}"
+                        "Without an environment, the connectors for acting are built from the config's spaces. They "
+                        f"give the module the observation or action space {own}, but the module was trained with "
+                        f"{of_data}. {_REMEDY}"
                     )
         return runner
 

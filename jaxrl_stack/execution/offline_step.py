@@ -219,8 +219,9 @@ class OfflineStep(TrainingStep):
         if self.items.length is None and wanted % num_shares:
             raise ValueError(
                 f"training(train_batch_size_per_learner) gives a train batch of {wanted} rows (all learners together), "
-                f"but this number must be a multiple of the {num_shares} devices. Set train_batch_size_per_learner so "
-                f"that the batch has {-(-wanted // num_shares) * num_shares} rows, or use fewer devices."
+                f"but this number must be a multiple of the learner's {num_shares} devices. Set "
+                f"train_batch_size_per_learner so that the batch has {-(-wanted // num_shares) * num_shares} rows, or "
+                "use fewer devices."
             )
         return num_shares * -(-wanted // each)
 

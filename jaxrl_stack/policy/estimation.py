@@ -185,7 +185,7 @@ def estimate(
     needs_q = any(name in WITH_Q for name in names)
     if needs_q and gamma >= 1 and not episodes.terminated.all():
         raise ValueError(
-            f"gamma={gamma}: 'dm' and 'dr' estimate values of the states after truncated episodes, and without a "
+            f"gamma={gamma}: 'dm' and 'dr' estimate values of the final states of truncated episodes, and without a "
             "discount these values are unbounded. Set a gamma below 1, or methods=('is', 'pdis', 'wis')."
         )
     found = action_probabilities(

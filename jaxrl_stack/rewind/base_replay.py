@@ -205,7 +205,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
             if command.reason is not None:
                 raise NotRecomputableError(
                     f"{command.path}: {command.call}() at iteration {command.iteration} cannot be repeated, because "
-                    f"{command.reason}. Recompute an iteration before this call. Otherwise choose the iteration of the "
+                    f"{command.reason}. Recompute an iteration before this call. Or recompute the iteration of the "
                     "first checkpoint that was stored after this call, or a later iteration."
                 )
             self._apply(command)

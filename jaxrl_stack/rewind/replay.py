@@ -290,7 +290,7 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         what = f"{command.path}: {command.call}({str(path)!r}) cannot be repeated, because the checkpoint"
         if command.reason is not None or not path.is_dir():
             raise NotRecomputableError(
-                f"{what} is not a folder on this machine. Restore the folder. Otherwise choose the iteration of the "
+                f"{what} is not a folder on this machine. Restore the folder. Or recompute the iteration of the "
                 "first checkpoint that was stored after this call, or a later iteration."
             )
         if checkpoint_checksum(path) != arguments["checksum"]:

@@ -251,7 +251,7 @@ def train_all(
     if trials[0].restore is not None and (reason is not None or not one_program):
         why = reason or "one_program=False"
         raise ValueError(
-            f"{where}(restore={trials[0].restore!r}): restored seeds train in one compiled program, which is not "
+            f"{where}(restore={trials[0].restore!r}): restored seeds must train in one compiled program, which is not "
             f"possible here: {why}. To continue a single run, call Algorithm.from_checkpoint(path)."
         )
     alone = not one_program or (len(trials) == 1 and trials[0].restore is None) or reason is not None

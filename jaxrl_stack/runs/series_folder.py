@@ -347,7 +347,10 @@ def _waves(path: Path) -> list[dict[str, Any]]:
 
 
 def _read_wave(file: Path) -> dict[str, Any]:
-    remedy = f"Delete {file} and {file.with_suffix('')}, and repeat the call, which then trains their runs again."
+    remedy = (
+        f"Delete {file} and {file.with_suffix('')}, and repeat the call that started the runs: it trains the runs of "
+        "these files again."
+    )
     return _read_json(file, ("places", "folders", "is_finished", "scores"), remedy)
 
 
@@ -380,7 +383,8 @@ def _read_run(path: Path, name: str, place: int) -> Run:
         file = _checkpoint(path, place).with_suffix(".json")
         raise ValueError(
             f"{path / name} contains a finished run with missing or damaged files: {error} Restore the files from a "
-            f"copy. Or delete {file} and repeat the call, which then trains again all runs listed in this file."
+            f"copy. Or delete {file} and repeat the call that started the runs: it trains all runs listed in this file "
+            "again."
         ) from error
 
 

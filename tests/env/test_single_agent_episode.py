@@ -243,17 +243,19 @@ def test_validate_names_the_column_that_does_not_fit(columns, message):
 def test_validate_finds_later_damage():
     episode = simple()
     episode.actions.append(0)
-    with pytest.raises(ValueError, match="actions have 4 items with lookback=2, .* with lookback=2 need 3 items"):
+    with pytest.raises(
+        ValueError, match="actions have 4 items after 2 lookback items, .* need 3 items after 2 lookback"
+    ):
         episode.validate()
     episode = simple()
     episode.t += 1
     with pytest.raises(ValueError, match=r"t=4 must be t_started \+ number of steps = 0 \+ 3"):
         episode.validate()
     columns = {"observations": [0, 1, 2], "actions": [0, 1], "rewards": [0.0, 1.0], "len_lookback_buffer": 0}
-    with pytest.raises(ValueError, match="observations have 2 items with lookback=1, .* with lookback=0 need 3"):
+    with pytest.raises(ValueError, match="observations have 2 items after 1 lookback items, .* need 3 items after 0"):
         SingleAgentEpisode(**{**columns, "observations": InfiniteLookbackBuffer([0, 1, 2], 1)})
     with pytest.raises(
-        ValueError, match="'vf' has 2 items with lookback=1, but 2 rewards with lookback=0 need 2 items"
+        ValueError, match="'vf' has 2 items after 1 lookback items, but 2 rewards after 0 lookback items need 2 items"
     ):
         SingleAgentEpisode(**columns, extra_model_outputs={"vf": InfiniteLookbackBuffer([0, 1, 2], 1)})
 
