@@ -136,7 +136,7 @@ def test_a_table_of_before_cells_were_packed_is_taken_over(history):
 
 
 def test_a_state_that_is_none_is_refused():
-    with pytest.raises(ValueError, match=r"table .* of shape \(3, 1\) has 2 column names"):
+    with pytest.raises(ValueError, match=r"a table of shape \(iterations, columns\) = \(3, 1\) has 2 column names"):
         History().set_state({"columns": ["a", "b"], "cells": np.zeros((3, 1))})
 
 
