@@ -641,7 +641,7 @@ ENVS = [
     case("privileged-on-the-host", privileged(env="CartPole-v1").validate, ValueError, "evaluation_config=...", "'CartPole-v1' runs on the host", "Use a JAX environment for evaluation"),
     case("env-number", setting("environment", env=3), TypeError, "environment(env=3)", "is no environment", "register_env"),
     case("env-function", setting("environment", env=lambda config: None), TypeError, "environment(env=", "<function", "register_env(name, function)"),
-    case("env-instance", lambda: build(tiny(host_env()())), TypeError, "environment(env=", "exists already", "Give its class"),
+    case("env-instance", lambda: build(tiny(host_env()())), TypeError, "environment(env=", "an instance of a gymnasium", "Give its class"),
     case("class-no-env", setting("environment", env=dict), TypeError, "environment(env=", "dict", "gymnasium.Env"),
     case("gymnax-setting-typo", lambda: build(tiny(env_config={"max_step": 3})), ValueError, "env_config['max_step']", "=3", "Its parameters: max_steps_in_episode"),
     case("gymnax-setting-type", lambda: build(tiny(env_config={"max_steps_in_episode": "many"})), ValueError, "env_config['max_steps_in_episode']", "'many'", "must be an integer"),

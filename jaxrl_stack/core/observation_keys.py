@@ -34,8 +34,9 @@ def check_observation_keys(settings: Mapping[str, Any], supported: Collection[st
     for name, value in given.items():
         if name not in supported:
             raise ValueError(
-                f"model_config {name}={value!r}: the networks of {owner} do not read this setting. Leave it out, or "
-                "drop keys with the env-to-module connector FlattenObservations(keys_to_remove=[...])."
+                f"model_config {name}={value!r}: the networks of {owner} do not read this setting. Leave it out. "
+                "To drop observation keys for all networks, use the env-to-module connector "
+                "FlattenObservations(keys_to_remove=[...])."
             )
     if not given or VALUE_OBS_KEY not in supported or not settings.get("vf_share_layers", True):
         return

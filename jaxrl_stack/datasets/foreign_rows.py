@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from jaxrl_stack.datasets.read_options import ReadOptions
 
 SEVERAL_AGENTS = (
-    "It has steps of several agents, which cannot be learned from. Write the steps of one agent, or of one policy's "
-    "agents as separate episodes, to files."
+    "The data contains steps of several agents, but only single-agent data is supported. Write the steps of only one "
+    "agent, or of one policy's agents as separate episodes, to files."
 )
 _TIME_MAJOR = (
     "It must have one axis, with one number per step. For arrays [time, environment, ...], write "
@@ -153,9 +153,9 @@ def _without_final_rows(table: ForeignTable) -> ForeignTable:
     if odd.any():
         path, row = table.row_of(int(np.argmax(odd)))
         raise BadDataError(
-            "The row after this step is missing: the next step of the episode, or an extra row with is_final=True and "
-            "the final observation, as in files of this package. Write the table with all rows, including rows with "
-            "is_final=True, in their order.",
+            "The row after this step is missing. In a table with a column is_final, each step must be followed by the "
+            "next step of its episode, or by an extra row with is_final=True and the final observation. Write all rows "
+            "of the table, including rows with is_final=True, in their order.",
             path=path,
             row=row,
         )
@@ -507,10 +507,9 @@ def _check_continuity(rows: Rows, index: np.ndarray, table: ForeignTable, column
     next_row = table.row_of(int(index[at + 1]))[1]
     remedy = "sort the rows, and write a column t" if rows.t is None else f"write {called} again"
     raise BadDataError(
-        f"{called} of this row differs from {obs} of row {next_row:,}, the next row of the episode. In total, "
-        f"{broken:,} of {number:,} rows do not fit the step number or the observation of their next row. Either "
-        f"{remedy}, or train on single steps without episode ids: "
-        "offline_data(input_read_schema={'eps_id': ''}).",
+        f"{called} of this row differs from {obs} of row {next_row:,}, the next row of the episode. In {broken:,} "
+        f"of {number:,} rows, the step number or {called} does not fit the next row. To read episodes, {remedy}. To "
+        "train on single steps instead, ignore the episode ids: offline_data(input_read_schema={'eps_id': ''}).",
         path=path,
         row=row,
     )

@@ -72,8 +72,9 @@ def _d3rlpy_reader(filesystem: Any, path: str, file: Any, options: ReadOptions, 
     for column in ("observations", "actions", "rewards"):
         if f"{column}_0" not in file and f"{column}_0_0" in file:
             raise BadDataError(
-                f"The {column} are tuples of arrays, which are not read from d3rlpy files. For each tuple element, "
-                f"write one array with the steps of all episodes to an npz file: {column}_0, {column}_1 and so on.",
+                f"The {column} are tuples of arrays, but tuples in d3rlpy files are not supported. For each tuple "
+                f"element, write one array with the steps of all episodes to an npz file: {column}_0, {column}_1 and "
+                "so on.",
                 path=path,
             )
         own = _dataset(file, f"{column}_0", path)

@@ -258,7 +258,7 @@ def _common_info(readers: Sequence[Reader], options: ReadOptions) -> DatasetInfo
                         raise BadDataError(problem, path=reader.path)
                 raise BadDataError(
                     f"{whose} differs from this file's {name}: {differs}. Set input_ to data of one environment only, "
-                    "and this environment in config.environment().",
+                    "and set this environment in config.environment().",
                     path=reader.path,
                 )
             if known is None:

@@ -73,7 +73,8 @@ class ParquetFile:
             found = json.loads(self.own_metadata.get(MORE_KEY, b"{}"))
             if not isinstance(found, dict):
                 raise ValueError(
-                    f"the JSON text jaxrl_stack.more in its metadata is a {type(found).__name__} instead of a dict"
+                    f"the entry jaxrl_stack.more of the file's metadata must be a dict in JSON, but is a "
+                    f"{type(found).__name__}"
                 )
             return found
 
@@ -122,8 +123,8 @@ class ParquetFile:
             if group is None or table.num_rows == self.rows_of(group):
                 return table
         raise BadDataError(
-            f"A row group has {table.num_rows:,} rows, not {self.rows_of(group):,}: the file is damaged. Write it "
-            "again.",
+            f"A row group has {table.num_rows:,} rows, but the file's footer says {self.rows_of(group):,}: the file is "
+            "damaged. Write it again.",
             path=self.path,
         )
 
@@ -209,5 +210,6 @@ def damage_of(path: str) -> Iterator[None]:
     except DAMAGES as error:
         text = str(error).partition("\n")[0][:200] or type(error).__name__
         raise BadDataError(
-            f"The file cannot be read: {text}. It is damaged, cut off, or of another kind: write it again.", path=path
+            f"The file cannot be read: {text}. The file is damaged, incomplete, or in another format: write it again.",
+            path=path,
         ) from error

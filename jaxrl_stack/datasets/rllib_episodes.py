@@ -127,7 +127,7 @@ def _column(buffer: Any, name: str) -> Any:
             raise ValueError("the column must contain numbers")
         return take(values, slice(lookback, None))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{name} cannot be read: {error}") from error
+        raise ValueError(f"the entry {name!r} of the episode is invalid: {error}") from error
 
 
 def _array(found: dict[Any, Any]) -> Any:

@@ -260,5 +260,6 @@ def _concatenated(parts: Sequence[Any], name: str, path: str) -> Any:
         return tree_map(lambda *arrays: np.concatenate(arrays), *parts)
     except ValueError as error:
         raise BadDataError(
-            f"The column {name} has another shape in a later file: {error}. Write arrays of equal shape.", path=path
+            f"The column {name} has different shapes in different files: {error}. Write arrays of equal shape.",
+            path=path,
         ) from error

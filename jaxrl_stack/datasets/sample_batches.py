@@ -119,7 +119,7 @@ class SampleBatchReader:
                     parts.append(self._batch(file, columns, found))
                     rows += [(file.path, found.row)] * len(tree_leaves(parts[-1][Columns.ACTIONS])[0])
         if not parts:
-            raise BadDataError("The file has no sample batches: remove it from the data.", path=self.path)
+            raise BadDataError("The file has no sample batches. Remove the file from input_.", path=self.path)
         columns = self._columns[0]
         names = [name for name in parts[0] if all(name in part for part in parts)]
         values = {name: _concatenated([part[name] for part in parts], name, self.path) for name in names}
@@ -293,8 +293,8 @@ class JsonBatches:
 
     def _other(self, row: int, what: str) -> BadDataError:
         return BadDataError(
-            f"A JSON file must contain one of RLlib's SampleBatches in each line, but {what}. Convert rows of "
-            f"steps: pandas.read_json({self.path!r}, lines=True).to_parquet('steps.parquet').",
+            f"A JSON file must contain one of RLlib's SampleBatches in each line, but {what}. If each line is "
+            f"one step, convert the file: pandas.read_json({self.path!r}, lines=True).to_parquet('steps.parquet').",
             path=self.path,
             row=row,
         )

@@ -81,8 +81,8 @@ class Steps:
         for name, at in (("start", start), ("stop", stop)):
             if not (at in (0, self.num_rows) or (0 < at < self.num_rows and self.is_final[at - 1])):
                 raise ValueError(
-                    f"{name}={at} is within a chunk of an episode, but rows() cuts only between chunks. Pass a row "
-                    "index from piece_starts()."
+                    f"{name}={at} is within a chunk of an episode, but rows() returns only whole chunks. Pass a "
+                    "row index from piece_starts()."
                 )
         cut = slice(start, stop)
         columns = {name: jax.tree.map(lambda x: x[cut], own) for name, own in self.columns.items()}

@@ -168,8 +168,8 @@ class HostMapping:
         agents = list(spaces.observation_spaces)
         if not agents:
             raise ValueError(
-                f"environment({name!r}) has several agents, but its possible_agents is empty. Set "
-                "self.possible_agents to the ids of all agents that may appear, in its __init__."
+                f"environment({name!r}) has several agents, but its possible_agents is empty. In the "
+                "environment's __init__, set self.possible_agents to the ids of all agents that may appear."
             )
         found: dict[Hashable, dict[str, None]] = {agent: {} for agent in agents}
         for _ in range(_TRIED_EPISODES):
@@ -207,9 +207,9 @@ class HostMapping:
             )
         raise MultiAgentEnvError(
             f"{_called(self._function)} returns {policy!r} for the agent {agent!r} of {self._name}, but returned only "
-            f"other policies for this agent in the {_TRIED_EPISODES} trial episodes that determined the agents of each "
-            "policy when the EnvRunner was built. Choose policies by episode.id_, which is different in each trial "
-            "episode, so that these episodes show all choices. Give agents that share a policy equal spaces."
+            f"other policies for this agent in {_TRIED_EPISODES} trial episodes. When the EnvRunner is built, these "
+            "trial episodes determine which agents each policy may control. Choose policies by episode.id_, which "
+            "differs between trial episodes, and give agents that share a policy equal spaces."
         )
 
 

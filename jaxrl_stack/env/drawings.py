@@ -220,8 +220,8 @@ def observation(obs: Any, space: gym.Space, named_by: gym.Space | None = None) -
     flat = gym.spaces.flatten_space(space)
     if not isinstance(flat, gym.spaces.Box):
         raise ValueError(
-            f"Observations of {space} cannot be drawn. Define render() in the environment (render(state) for a JaxEnv) "
-            "and return a frame, uint8 [H, W, 3]."
+            f"Observations of {space} cannot be shown as images. Define render() in the environment (render(state) for "
+            "a JaxEnv) and return a frame, uint8 [H, W, 3]."
         )
     return bars(
         np.asarray(gym.spaces.flatten(space, obs), np.float64),

@@ -620,7 +620,7 @@ class EnvRunnerGroup:
             self._num_rounds_without_data = 0
             self.sampling_ids()
             raise TimeoutError(
-                f"{what} {num_rounds} rounds of sampling calls in a row gave no samples: check that the environment's "
+                f"{what} This happened in {num_rounds} rounds of sampling calls in a row. Check that the environment's "
                 "reset() and step() return."
             )
         notice_once(what)

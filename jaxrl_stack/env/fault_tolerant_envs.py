@@ -416,7 +416,7 @@ class FaultTolerantEnvs:
             message = (
                 f"Environment {index} of EnvRunner {self.worker_index} (environment({self._name!r}), env_config: "
                 f"worker_index={self.worker_index}, vector_index={index}) returned {found.what}, in step {found.step} "
-                f"of the {recording.num_steps} that were being sampled."
+                f"of the {recording.num_steps} steps that were being sampled."
             )
             remedy = (
                 "Repair the environment. To drop such steps and restart it, set "

@@ -86,8 +86,8 @@ class GymnasiumFromJax(gym.Env):
             key = self._replayed.pop(0)
         else:
             raise RuntimeError(
-                f"{self.jax_env.name}: step() needs a key, but replay() got fewer step_keys than the replay has steps. "
-                "Give replay() one key per step, or end the replay with reset(seed=...)."
+                f"{self.jax_env.name}: step() needs a PRNG key, but replay() got fewer step_keys than the replay has "
+                "steps. Give replay() one key per step, or call reset(seed=...), which ends the replay."
             )
         action = jax.tree.map(lambda part, dtype: np.asarray(part, dtype), action, self._action_dtypes)
         step = self._step(key, self._state, action, self._params)

@@ -211,9 +211,9 @@ def _check_scales(env: JaxEnv, scales: Mapping[str, ParamRange]) -> None:
         value = np.asarray(leaves_by_name(env.params)[name])
         if scale.kind == "log" and np.any(value <= 0):
             raise ValueError(
-                f"environment(privileged_params=True) scales {name!r} by its logarithm, but {env.name} has "
-                f"{name}={value}, and this value must be above 0. Change it in env_config, or draw "
-                f"uniformly: randomized_params={{{name!r}: (low, high)}}."
+                f"environment(privileged_params=True) scales {name!r} by its logarithm, because training draws it from "
+                f"a 'log' range, but {env.name} has {name}={value}, which must be above 0. Change this value in "
+                f"env_config, or let training draw from a uniform range: randomized_params={{{name!r}: (low, high)}}."
             )
 
 
@@ -223,8 +223,8 @@ def _check_drawn_scales(draws: _RangeDraws, scales: Mapping[str, ParamRange], gi
         if name in scales and scales[name].kind == "log" and np.any(drawn.values <= 0):
             raise ValueError(
                 f"environment(randomized_params={shown({name: given[name]})}) draws values <= 0, but training scales "
-                f"{name!r} by its logarithm. Draw values above 0, or let training draw uniformly: "
-                f"randomized_params={{{name!r}: (low, high)}}."
+                f"{name!r} by its logarithm, because training draws it from a 'log' range. Draw values above 0, or let "
+                f"training draw from a uniform range: randomized_params={{{name!r}: (low, high)}}."
             )
 
 

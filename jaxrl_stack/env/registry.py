@@ -188,7 +188,7 @@ class ResolvedEnv:
         if self._vector_creator is None:
             raise ValueError(
                 f"env_runners(gym_env_vectorize_mode='vector_entry_point'): environment({self.name!r}) has no vector "
-                "version of its own. Use 'sync' or 'async', or give a gymnasium.vector.VectorEnv class."
+                "version. Use 'sync' or 'async', or give a gymnasium.vector.VectorEnv class."
             )
         env = self._vector_creator(self.context if context is None else context, num_envs, seed)
         if not isinstance(env, gym.vector.VectorEnv):
@@ -233,9 +233,9 @@ def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None, *, num_en
         return ResolvedEnv(jax_env.name, True, context, creator=lambda ctx: as_jax_env(env, ctx))
     if isinstance(env, (gym.Env, gym.vector.VectorEnv)):
         raise TypeError(
-            f"environment(env={env!r}): a gymnasium environment that exists already cannot be copied "
-            "for vector environments and actors. Give its class or id, or register_env('my_env', lambda config: ...) "
-            "and give that name."
+            f"environment(env={env!r}): an instance of a gymnasium environment cannot be copied for vector "
+            "environments and actors. Give its class or id, or call register_env('my_env', lambda config: ...) and "
+            "give 'my_env'."
         )
     raise TypeError(
         f"environment(env={env!r}) is no environment. Give 'gymnax/<id>', a gymnasium id, a registered name, "

@@ -247,7 +247,7 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
     lengths = stored.get("episodes/episode_length")
     if lengths is None or np.ndim(lengths) != 2:
         raise ValueError(
-            "The training program of this run steps JAX environments, but the saved state contains no states of such "
+            "The training program of this run steps JAX environments, but the saved state contains no states of JAX "
             "environments. Load the saved state into an algorithm with the environment(...) of the run that saved it."
         )
     saved_devices, saved_each = np.shape(lengths)

@@ -418,7 +418,7 @@ class InfiniteLookbackBuffer:
     def _range_error(self, index: Any) -> str:
         return (
             f"index {index} is out of range: the buffer has {len(self)} items and {self.lookback} look-back "
-            "items before them; give a `fill` value to read past the ends"
+            "items before them; use an index in this range, or pass `fill` to read past the ends"
         )
 
 

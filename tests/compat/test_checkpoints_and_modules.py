@@ -467,7 +467,7 @@ def test_what_are_no_weights_of_the_module_is_refused_and_changes_nothing(tmp_pa
         (files["state.pkl"], r"checkpoints are pickles.*numpy\.savez"),
         ({k: v for k, v in weights.items() if not k.startswith("pi.")}, "lack .*'pi/dense_0/kernel'"),
         ({**weights, pi: weights[pi][:, :-1]}, "'pi/dense_0/kernel' of shape"),
-        ({**weights, "encoder.lstm.weight": weights[pi]}, "'encoder.lstm.weight', which is no part"),
+        ({**weights, "encoder.lstm.weight": weights[pi]}, "'encoder.lstm.weight', which is not part"),
         ({**weights, pi: np.array("text")}, "Weights must be floats"),
         (dict(np.load(WEIGHTS / "ppo_shared.npz")), "saved with vf_share_layers=True, and this module has False"),
     ]:

@@ -1079,7 +1079,7 @@ def test_components_of_the_state(squares):
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({"rl_module": {DEFAULT_MODULE_ID: {"a": np.zeros(3), "c": np.zeros(3)}}}, "got 'c', which this module does"),
+        ({"rl_module": {DEFAULT_MODULE_ID: {"a": np.zeros(3), "c": np.zeros(3)}}}, "array 'c', which this module does"),
         ({"rl_module": {DEFAULT_MODULE_ID: {"b": np.zeros(4)}}}, r"'b' of shape \(4,\)"),
         ({"rl_module": {DEFAULT_MODULE_ID: {"b": np.zeros(3, complex)}}}, "dtype complex128"),
         ({"optimizer": {}}, r"optimizer has entries for \[\], but this learner needs entries for \['default_policy'\]"),
@@ -1180,7 +1180,7 @@ def test_set_weights(squares):
 def test_parameters_and_their_refs(squares):
     module = squares.module[DEFAULT_MODULE_ID]
     assert [squares.get_param_ref(p) for p in squares.get_parameters(module)] == [A, B]
-    with pytest.raises(ValueError, match="of a different module than the Learner's"):
+    with pytest.raises(ValueError, match="that are not in the Learner's module"):
         squares.get_param_ref(SPEC_WITH_SPACES.build(seed=0).a)
 
 

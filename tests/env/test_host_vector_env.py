@@ -758,7 +758,7 @@ def test_what_resolves_to_a_vector():
     register_env("wrong", lambda config: PoolEnv(config) if config["num_envs"] == 1 else 3)
     with pytest.raises(TypeError, match="'wrong'.*returned 3. Let it return a gymnasium.vector.VectorEnv"):
         resolve_env("wrong").make_vector(2)
-    with pytest.raises(TypeError, match="exists already"):
+    with pytest.raises(TypeError, match="an instance of a gymnasium"):
         resolve_env(PoolEnv({"num_envs": 1}))
     with pytest.raises(TypeError, match="int.*is no environment.*gymnasium.vector.VectorEnv"):
         resolve_env(int)

@@ -170,7 +170,7 @@ def test_flags_are_an_agents_own_or_those_of_everybody_of_the_same_kind(
     if episode.is_done:
         with pytest.raises(RuntimeError, match="is done at env step 1"):
             step(episode, {}, {}, {})
-        with pytest.raises(RuntimeError, match="nothing to continue"):
+        with pytest.raises(RuntimeError, match=r"so cut\(\) cannot continue"):
             episode.cut()
 
 

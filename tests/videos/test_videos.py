@@ -186,7 +186,7 @@ def test_observations_are_drawn_by_their_spaces():
     heights = [int((blue - orange)[8 + 61 * i + 20]) for i in range(5)]
     assert heights == pytest.approx([72, -36, 0, 72, 36], abs=2)
     assert frame.shape == (176, 320, 3)
-    with pytest.raises(ValueError, match="Observations of Sequence.*cannot be drawn. Define render\\(\\)"):
+    with pytest.raises(ValueError, match="Observations of Sequence.*cannot be shown as images. Define render\\(\\)"):
         drawings.observation((0, 1), Sequence(Discrete(2)))
 
 

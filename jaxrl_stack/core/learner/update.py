@@ -439,8 +439,8 @@ class Update:
             state = learner.pre_update(state, batch)
         if not isinstance(state, LearnerState):
             raise ValueError(
-                f"{type(learner).__name__}.pre_update() returned {type(state).__name__}. Return the LearnerState to "
-                f"start from, for example state.replace(extra=...)."
+                f"{type(learner).__name__}.pre_update() returned {type(state).__name__}. Return the LearnerState "
+                f"with which the gradient steps start, for example state.replace(extra=...)."
             )
         trained = {mid for mid in learner.template if learner.should_module_be_updated(mid, batch)}
         check_any_is_trained(learner.policies_to_train, trained & batch.keys(), batch)

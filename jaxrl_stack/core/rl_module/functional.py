@@ -281,8 +281,8 @@ class PureModule:
         unknown = [variable for variable in variables.values() if id(variable) not in self._ref_of_variable]
         if unknown:
             raise ValueError(
-                f"The given {type(variable_or_submodule).__name__} contains {len(unknown)} parameter(s) of a different "
-                "module than the Learner's. Pass a submodule or Param of the module that the Learner built."
+                f"The given {type(variable_or_submodule).__name__} contains {len(unknown)} parameter(s) that are not "
+                "in the Learner's module. Pass a submodule or Param of the module that the Learner built."
             )
         return {path: self._ref_of_variable[id(variable)] for path, variable in variables.items()}
 

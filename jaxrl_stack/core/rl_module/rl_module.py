@@ -436,16 +436,18 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
                     continue
                 close = difflib.get_close_matches(ref, leaves, n=3) or list(leaves)[:6]
                 raise ValueError(
-                    f"{type(self).__name__}.set_state() got {ref!r}, which this module does not have (it has, for "
-                    f"example, {close}). Load the state into a module built with the same spaces and model config."
+                    f"{type(self).__name__}.set_state() got the array {ref!r}, which this module does not have "
+                    f"(it has, for example, {close}). Load the state into a module built with the same spaces and "
+                    "model config."
                 )
             path, current = leaves[ref]
             dtype = getattr(value, "dtype", None)
             if np.shape(value) != np.shape(current) or not _can_hold(current.dtype, dtype):
                 raise ValueError(
-                    f"{type(self).__name__}.set_state() got {ref!r} of shape {np.shape(value)}"
-                    f"{'' if dtype is None else f' and dtype {dtype}'}, but the module has {np.shape(current)} and "
-                    f"{current.dtype}. Load the state into a module built with the same spaces and model config."
+                    f"{type(self).__name__}.set_state() got the array {ref!r} of shape {np.shape(value)}"
+                    f"{'' if dtype is None else f' and dtype {dtype}'}, but the module's array has shape "
+                    f"{np.shape(current)} and dtype {current.dtype}. Load the state into a module built with the same "
+                    "spaces and model config."
                 )
             found.append((path, value, current))
         return found

@@ -134,8 +134,8 @@ def _ref(name: str, weights: Mapping[str, np.ndarray]) -> str:
     if name.endswith(".log_std"):
         return name
     raise ValueError(
-        f"load_rllib_weights() got {name!r}, which is no part of RLlib's default modules for PPO, IMPALA, APPO, DQN, "
-        "SAC and TQC. Pass rl_module.get_state() of one of these, or load other weights with "
+        f"load_rllib_weights() got the array {name!r}, which is not part of RLlib's default modules for PPO, IMPALA, "
+        "APPO, DQN, SAC and TQC. Pass rl_module.get_state() of one of these, or load other weights with "
         f"set_state({{'path/to/leaf': array}})."
     )
 
@@ -174,7 +174,7 @@ def _as_array(name: Any, value: Any) -> np.ndarray:
     array = np.asarray(value.detach() if hasattr(value, "detach") else value)
     if not np.issubdtype(array.dtype, np.floating):
         raise ValueError(
-            f"load_rllib_weights() got {name!r} of dtype {array.dtype}. Weights must be floats: pass the result of "
-            "RLlib's rl_module.get_state()."
+            f"load_rllib_weights() got the array {name!r} of dtype {array.dtype}. Weights must be floats: pass the "
+            "result of RLlib's rl_module.get_state()."
         )
     return array.astype(np.float32)

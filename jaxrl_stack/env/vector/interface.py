@@ -198,7 +198,8 @@ class HostVectorEnv(abc.ABC):
             num_steps: Number of actions.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} cannot replay the episode of a single environment. Use a gymnasium.Env with "
+            f"{type(self).__name__} cannot replay the episode of a single environment, as "
+            "env_runners(replayable_episodes=True) requires. Use a gymnasium.Env with "
             "env_runners(gym_env_vectorize_mode='sync')."
         )
 
