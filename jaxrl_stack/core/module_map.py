@@ -254,7 +254,7 @@ class PolicyTable(Plain):
         if agent_id not in self._policies:
             raise ValueError(
                 f"The checkpoint has no policy for agent {agent_id!r}, only for {list(self._policies)}. Pass the "
-                f"function again: from_checkpoint(path, policy_mapping_fn=...)."
+                f"policy mapping function again: from_checkpoint(path, policy_mapping_fn=...)."
             )
         return self._policies[agent_id]
 

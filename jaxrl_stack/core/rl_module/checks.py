@@ -135,8 +135,8 @@ class _ForwardCheck:
                 raise _ReadsDeclaredColumn from error
             raise ValueError(
                 f"{self.owner}.{method}() looks up the key {error}, which neither the batch (columns "
-                f"{list(self.batch)}) nor the outputs contain. Read one of these columns. Or add an env-to-module "
-                f"connector that writes the column {error}, and set columns_from_acting = ({error},) in "
+                f"{list(self.batch)}) nor the module's outputs contain. Read one of these columns. Or add an "
+                f"env-to-module connector that writes the column {error}, and set columns_from_acting = ({error},) in "
                 f"{type(self.module).__name__}."
             ) from error
         except Exception as error:

@@ -511,8 +511,9 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
             return self.catalog.get_action_dist_cls(self.framework)
         if self.action_space is None:
             raise ValueError(
-                f"{type(self).__name__} has no action_space, which determines its action distribution. Pass one, or "
-                "override get_inference_, get_exploration_ and get_train_action_dist_cls()."
+                f"{type(self).__name__} has no action_space, which determines its action distribution. Pass "
+                "action_space= to its spec or constructor, or override get_inference_, get_exploration_ and "
+                "get_train_action_dist_cls()."
             )
         return get_action_dist_cls_for_space(self.action_space)
 
