@@ -368,7 +368,7 @@ def _check_bounds(part: Any, array: np.ndarray, is_scaled: bool, file_rows: File
     where = "[-1, 1], the range of module outputs for " if scaled.any() else ""
     raise file_rows.error(
         f"The action {shown} is outside of {where}{part}. Set action_space in config.environment() to the space of "
-        "the data, or clip the actions.",
+        "the data, or clip the actions to these bounds.",
         odd,
     )
 

@@ -273,7 +273,7 @@ def _check_needed(names: Mapping[str, Any], schema: Mapping[str, str], there: Se
     if missing:
         raise BadDataError(
             f"The columns {[schema.get(column, column) for column in missing]} are missing; the file has the columns "
-            f"{sorted(there)}. Name the columns to read instead: offline_data(input_read_schema={{{missing[0]!r}: "
+            f"{sorted(there)}. Set the file columns to read instead: offline_data(input_read_schema={{{missing[0]!r}: "
             f"...}}), or join columns of single numbers in pandas: table[{missing[0]!r}] = table[['x', "
             "'y']].values.tolist().",
             path=path,

@@ -153,9 +153,9 @@ def _without_final_rows(table: ForeignTable) -> ForeignTable:
     if odd.any():
         path, row = table.row_of(int(np.argmax(odd)))
         raise BadDataError(
-            "The row after this step is missing. In a table with a column is_final, each step must be followed by the "
-            "next step of its episode, or by an extra row with is_final=True and the final observation. Write all rows "
-            "of the table, including rows with is_final=True, in their order.",
+            "The row after this step is missing. In a table with a column is_final, as this package writes it, each "
+            "step must be followed by the next step of its episode, or by an extra row with is_final=True and the "
+            "final observation. Write all rows of the table, including rows with is_final=True, in their order.",
             path=path,
             row=row,
         )

@@ -73,8 +73,8 @@ class ParquetFile:
             found = json.loads(self.own_metadata.get(MORE_KEY, b"{}"))
             if not isinstance(found, dict):
                 raise ValueError(
-                    f"the entry jaxrl_stack.more of the file's metadata must be a dict in JSON, but is a "
-                    f"{type(found).__name__}"
+                    "the entry jaxrl_stack.more of the file's metadata must be a JSON object (a dict), but has the "
+                    f"type {type(found).__name__}"
                 )
             return found
 

@@ -208,8 +208,9 @@ class HostMapping:
         raise MultiAgentEnvError(
             f"{_called(self._function)} returns {policy!r} for the agent {agent!r} of {self._name}, but returned only "
             f"other policies for this agent in {_TRIED_EPISODES} trial episodes. When the EnvRunner is built, these "
-            "trial episodes determine which agents each policy may control. Choose policies by episode.id_, which "
-            "differs between trial episodes, and give agents that share a policy equal spaces."
+            "trial episodes determine which agents each policy may control. Choose policies by episode.id_, which is "
+            "different in each trial episode, so that the trial episodes show all choices. Give agents that share a "
+            "policy equal spaces."
         )
 
 

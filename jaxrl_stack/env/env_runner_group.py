@@ -620,8 +620,8 @@ class EnvRunnerGroup:
             self._num_rounds_without_data = 0
             self.sampling_ids()
             raise TimeoutError(
-                f"{what} This happened in {num_rounds} rounds of sampling calls in a row. Check that the environment's "
-                "reset() and step() return."
+                f"{what} No EnvRunner answered in {num_rounds} rounds of sampling calls in a row: check that the "
+                "environment's reset() and step() return."
             )
         notice_once(what)
 

@@ -367,12 +367,12 @@ class MultiAgentEpisode:
         for agent in actions:
             if agent not in to_act:
                 self._refuse(
-                    f"agent {agent!r} acts without an observation; pass actions only of the agents in the newest "
-                    f"observations that have not ended: {sorted(map(str, to_act))}"
+                    f"agent {agent!r} acts without an observation; pass actions only for agents that have not ended "
+                    f"and are in the newest observations: {sorted(map(str, to_act))}"
                 )
             if agent in observations and agent not in rewards:
                 self._refuse(
-                    f"agent {agent!r} acted and has an observation, but no reward; return a reward (0.0 for none)"
+                    f"agent {agent!r} acted and has an observation, but no reward; return a reward (0.0 for no reward)"
                 )
             if agent in cut_off and agent not in observations:
                 self._refuse(
@@ -772,8 +772,8 @@ class MultiAgentEpisode:
         """
         if self.is_done:
             raise RuntimeError(
-                f"episode {self.id_} is done at env step {self.env_t}, so cut() cannot continue the episode: do not "
-                "call cut()"
+                f"episode {self.id_} is done at env step {self.env_t}, so cut() cannot continue the episode: call "
+                "cut() only if is_done is False"
             )
         successor = self._chunk(len(self), len(self), len_lookback_buffer)
         for agent, episode in successor.agent_episodes.items():

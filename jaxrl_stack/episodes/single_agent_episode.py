@@ -500,7 +500,8 @@ class SingleAgentEpisode:
         """
         if self.is_done:
             raise RuntimeError(
-                f"episode {self.id_} is done at t={self.t}, so cut() cannot continue the episode: do not call cut()"
+                f"episode {self.id_} is done at t={self.t}, so cut() cannot continue the episode: call cut() only if "
+                "is_done is False"
             )
         successor = self._chunk(len(self), len(self), len_lookback_buffer)
         for column in successor._array_columns():

@@ -60,8 +60,8 @@ def check_any_is_trained(policies_to_train: Any, trained: Collection[str], batch
 def _answer(function: Callable[..., Any], module_id: str) -> bool:
     name = getattr(function, "__qualname__", repr(function))
     fixed = (
-        "The second argument, the batch, is None, because compiled updates need the trained modules before a batch "
-        "exists. Let the result depend only on the module id, or pass a list of ids."
+        "The second argument, the batch, is None: updates are compiled, so the trained modules are determined before a "
+        "batch exists. Let the result depend only on the module id, or pass a list of ids."
     )
     try:
         answers = {bool(function(module_id, None)) for _ in range(_NUM_CALLS)}
