@@ -85,11 +85,11 @@ class ItemAssignments:
     def _may_be_tensor(self, item: ast.Subscript, statement: ast.AST) -> bool:
         """Whether an item assignment such as ``a[i] = x`` may change a tensor: tensors accept the index ``i`` and the
         value ``x``, and the enclosing function uses PyTorch or is a method of a module or learner. Always True for
-        ``a[...] = x``.
+        ``a[...] = x`` and ``a[None] = x``.
         """
         index = item.slice
         if isinstance(index, ast.Constant | ast.JoinedStr) and not isinstance(getattr(index, "value", ""), int):
-            return index is None or getattr(index, "value", "") is Ellipsis
+            return getattr(index, "value", "") in (None, Ellipsis)
         if isinstance(index, ast.Attribute) and (index.attr.isupper() or index.attr.endswith(("id", "name", "key"))):
             return False  # Columns.OBS
         if isinstance(index, ast.Name) and (index.id.isupper() or index.id.endswith(("id", "name", "key"))):

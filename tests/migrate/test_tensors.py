@@ -99,6 +99,7 @@ NOTED = [
     "def f(t: torch.Tensor):\n    t[0] = 1",
     "def f(t):\n    t[0] = torch.ones(3)",
     "def f(t: torch.Tensor):\n    t += 1",
+    "def f(t):\n    t[None] = 1",
     "t = a.numpy()\nt[0] = 1",
     "t = torch.zeros(3)\nt.add_(1)",
     "t = a.masked_fill(a > 1, 0)",
