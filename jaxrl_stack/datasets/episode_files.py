@@ -85,7 +85,9 @@ class EpisodeReader:
             return steps_of_state(unpacked_state(data))
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
             raise BadDataError(
-                f"The episode cannot be read: {error}. Remove this episode, or record it again.", path=path, row=row
+                f"The episode cannot be read: {str(error).removesuffix('.')}. Remove this episode, or record it again.",
+                path=path,
+                row=row,
             ) from error
 
     def _rows(self, parts: Sequence[FilePart]) -> Iterator[tuple[str, int, bytes | None]]:

@@ -300,7 +300,7 @@ def changed(**changes):
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (changed(agent_episodes={}), "several agents"),
+        (changed(agent_episodes={}), r"several agents.* to files. Remove this episode"),
         (changed(rewards={"data": [], "lookback": 0}), "empty list"),
         (changed(rewards={"data": ["a"] * 4, "lookback": 0}), "contain numbers"),
         (changed(rewards={"data": [1.0] * 3, "lookback": 0}), "but 3 steps need"),
