@@ -359,11 +359,14 @@ def python_experiment(path: pathlib.Path, option: str | None = None) -> tuple[Al
     config, stop = names.get("config"), names.get("stop")
     if not isinstance(config, AlgorithmConfig) or config.algo_class is None:
         raise CliError(
-            f"{option}: must define `config`, an algorithm's config such as PPOConfig().environment(...); "
-            f"it is {config!r}."
+            f"{option}: the file must define `config`, an algorithm's config such as PPOConfig().environment(...), but "
+            f"`config` is {config!r}."
         )
     if stop is not None and not isinstance(stop, dict):
-        raise CliError(f"{option}: `stop` is {stop!r}. Define a dict: stop = {{'training_iteration': 100}}.")
+        raise CliError(
+            f"{option}: the file's variable `stop` is {stop!r}, but must be a dict. Define stop = "
+            "{'training_iteration': 100}."
+        )
     return config.copy(copy_frozen=False), stop
 
 

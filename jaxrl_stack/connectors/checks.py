@@ -84,8 +84,8 @@ def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, Ma
         ) from error
     if list(out) != [module_id]:
         raise ValueError(
-            f"{names} return columns of the modules {list(out)}. Return columns of the modules in the input: "
-            f"[{module_id!r}]."
+            f"{names} return a batch with the modules {list(out)}, but their input batch has only the module "
+            f"{module_id!r}. Return {{{module_id!r}: columns}}."
         )
     if Columns.OBS not in out[module_id]:
         raise ValueError(

@@ -212,7 +212,7 @@ def _arrays(value: Any, left: list[int], depth: int) -> Any:
 
 def _dtype_of(described: Any) -> str:
     if not isinstance(described, _Dtype) or not isinstance(described.code, str):
-        raise ValueError("an array in the pickle has no dtype")
+        raise ValueError("an array in the pickle has an invalid dtype")
     return f"{described.order}{described.code}"
 
 
@@ -223,7 +223,7 @@ def checked_array(data: Any, dtype: Any, shape: Any, order: Any = "C") -> np.nda
         ValueError: Dtype and shape do not fit them, or the dtype is not one of numbers.
     """
     if not isinstance(dtype, str) or not isinstance(data, bytes | bytearray | memoryview):
-        raise ValueError("an array has no bytes or no dtype")
+        raise ValueError("the data of an array is not bytes, or its dtype is not text such as '<f4'")
     try:
         kind = np.dtype(dtype)
     except TypeError as error:

@@ -10,14 +10,18 @@ from jaxrl_stack.core.columns import Columns
 
 
 class SampleBatch(Columns):
-    """RLlib's old class of column names: ``SampleBatch.OBS`` is ``Columns.OBS``. It has no instances.
+    """RLlib's old class of column names: ``SampleBatch.OBS`` is ``Columns.OBS``. It cannot be
+    instantiated, because batches are plain dicts.
 
     Raises:
-        TypeError: When called: a batch is a dict.
+        TypeError: When called.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
-        raise TypeError("SampleBatch(...) has no instances: a batch is a dict {module_id: {Columns.OBS: array, ...}}.")
+        raise TypeError(
+            "SampleBatch cannot be instantiated, because batches are plain dicts. Create a dict instead: "
+            "{module_id: {Columns.OBS: array, ...}}."
+        )
 
 
 _BATCH = "a dict {module_id: {Columns.OBS: array, ...}}"

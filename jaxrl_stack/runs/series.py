@@ -264,9 +264,9 @@ def train_all(
     if len(groups) > max_groups:
         names = members[groups[0][0]].settings_between_populations(members[groups[1][0]])
         raise ValueError(
-            f"{where}(max_groups={max_groups}): these {len(trials)} runs need {len(groups)} programs, because they "
-            f"differ in {', '.join(names)}. Raise max_groups, or set one_program=False to train one run after the "
-            "other."
+            f"{where}(max_groups={max_groups}): these {len(trials)} runs need {len(groups)} compiled programs, because "
+            f"they differ in {', '.join(names)}. Raise max_groups, or set one_program=False to train one run after "
+            "the other."
         )
     if progress:
         programs = "one program" if len(groups) == 1 else f"{len(groups)} programs, each compiled once"

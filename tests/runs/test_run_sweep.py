@@ -61,7 +61,7 @@ def test_static_settings_make_a_population_each_and_too_many_are_refused(capsys)
         (lr, epochs) for lr in (1e-4, 1e-2) for epochs in (1, 2)
     ]
     with pytest.raises(
-        ValueError, match=r"max_groups=1.*these 4 runs need 2 programs, because they differ in num_epochs"
+        ValueError, match=r"max_groups=1.*these 4 runs need 2 compiled programs, because they differ in num_epochs"
     ):
         run_sweep(CONFIG, space, until={"training_iteration": 1}, max_groups=1)
 

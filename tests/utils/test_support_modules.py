@@ -419,7 +419,7 @@ def test_names_at_rllibs_paths():
 
     assert FromCore is Columns and FromPolicy is PolicySpec and DEFAULT_POLICY_ID == "default_policy"
     assert SampleBatch.OBS == Columns.OBS and EnvContext.__module__ == "jaxrl_stack.env.env_context"
-    with pytest.raises(TypeError, match="a batch is a dict"):
+    with pytest.raises(TypeError, match="batches are plain dicts"):
         SampleBatch({"obs": [1]})
     assert is_atari("ALE/Pong-v5") and is_atari("ale_py:ALE/Pong-v5") and not is_atari("CartPole-v1")
     assert not is_atari(gym.make("CartPole-v1"))
