@@ -42,8 +42,8 @@ _kinds: weakref.WeakKeyDictionary[EnvCreator, list[tuple[dict[str, Any], Kind]]]
 @contextlib.contextmanager
 def creators_called_once() -> Iterator[None]:
     """Context manager that avoids repeated calls of users' env creators. Environments that were created only to find
-    their kind ("jax", "vector" or "single") are stored, and `create` returns them later. Stored environments that
-    `create` has not returned are closed at the end of the ``with`` block.
+    their kind ("jax", "vector" or "single"), or to build connectors, are stored, and `create` returns them later.
+    Environments that are still stored at the end of the ``with`` block are closed.
     """
     if _kept.get() is not None:
         yield
@@ -57,8 +57,8 @@ def creators_called_once() -> Iterator[None]:
 
 
 def close_unused() -> None:
-    """Closes the stored environments that no call of `create` has returned. (Environments are stored if they were
-    created only to find their kind: "jax", "vector" or "single".)
+    """Closes the stored environments. These were created to find their kind ("jax", "vector" or "single") or to build
+    connectors, and no env runner uses them.
     """
     kept = _kept.get() or []
     while kept:

@@ -304,9 +304,9 @@ class HostRollout:
         return self._watch.found()
 
     def _after_step(self, recording, step, inputs, env_to_module, timesteps, ended, is_last, keeps_all) -> None:
-        """Completes the record of a vector step (one step of all environments). Adds the module inputs after the step
-        (before resets) of the environments whose next observation is needed for training or for episode objects. Also
-        records returns and lengths of ended episodes, and marks the starts of new episodes.
+        """Completes the record of a vector step (one step of all environments). If training or episode objects need an
+        environment's next observation (at the end of an episode: its final observation), adds the module inputs for
+        this observation. Also records returns and lengths of ended episodes, and marks the starts of new episodes.
         """
         any_ended = ended.any()
         if self._watch is not None and step.final_obs is not None:
@@ -343,8 +343,8 @@ class HostRollout:
         Used only if callbacks or Python connectors need episode objects.
 
         Returns:
-            ``(step, the module's view of the observations after it)``; the latter is None unless an episode ended, or
-            this is the last step of a recording.
+            ``(step, inputs)``: the result of the step, and the module inputs for the observations after the step (see
+            `_final_inputs`); `inputs` is None unless an episode ended, or this is the last step of a recording.
         """
         live: Any = self.live
         envs = self.envs

@@ -190,9 +190,10 @@ class DeviceRing:
     # ---------------------------------------------------------------------------------------------------------- results
 
     def not_finite(self, kept: Any) -> dict[str, dict[str, np.ndarray]]:
-        """Marks the stored steps that contain NaN or infinity, on the D devices of this process: ``{module_id: {column:
-        bool [D * B, L]}}``. Each device's ring buffer stores L steps for each of B environments. With several agents, B
-        is the number of pairs of an environment and an agent. See `DeviceReplay.not_finite`.
+        """Returns masks of the stored steps, True for steps that contain NaN or infinity, newest step last:
+        ``{module_id: {column: bool [D * B, L]}}``. Each of the D devices of this process has a ring buffer with L steps
+        for each of B environments. With several agents, B is the number of pairs of an environment and an agent.
+        `DeviceReplay.not_finite` documents which columns are checked.
         """
         find = self._over_devices(lambda kept: (self.ring.not_finite(kept),))
         found = {name: own_shards(x).reshape(-1, x.shape[-1]) for name, x in find(kept)[0].items()}

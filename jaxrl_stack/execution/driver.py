@@ -142,7 +142,7 @@ class Driver(abc.ABC):
     @property
     def num_env_steps_lost(self) -> int:
         """Lifetime number of sampled env steps that were lost before an update read them, because a node died; 0
-        without actors.
+        without Ray actors.
         """
         return 0
 
@@ -198,7 +198,7 @@ class Driver(abc.ABC):
 
     def start_iteration(self) -> None:
         """Prepares the driver for an iteration, before its first training step: resets the timers, and prepares the
-        evaluation.
+        evaluation (see `Evaluation.start_iteration`).
         """
         self.device_seconds = self.compile_seconds = 0.0
         self.evaluation.start_iteration()

@@ -156,9 +156,9 @@ class ResidentData:
         self.seed = config.root_seed
 
     def _parts(self, inputs: Sequence[Steps], numbers: range) -> list[list[Steps]]:
-        """Returns the recorded steps to store on the devices `numbers` (indices), as one list per device with one entry
-        per data set. If the data is divided among the devices of all processes, an entry is the device's part of the
-        data set; otherwise, an entry is the whole data set.
+        """Returns the recorded steps to store on the devices `numbers` (indices): one list per device, with one `Steps`
+        object per data set. If the data is divided among the devices of all processes, this object has the device's
+        part of the data set; otherwise, it has all steps of the data set.
         """
         if not self.is_divided:
             return [list(inputs)] * len(numbers)

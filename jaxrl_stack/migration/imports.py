@@ -113,9 +113,9 @@ def _is_in_branch(source: SourceCode, node: ast.AST) -> bool:
 
 
 def _coming(source: SourceCode, node: ast.ImportFrom) -> dict[str, str]:
-    """Finds the imported names that need a to-do comment where the script uses them, and returns ``{name in the script:
-    reason}``. Such names can be imported but raise an error when used, or belong to RLlib's old API stack and are used
-    outside of branches (see `_is_used`).
+    """Returns ``{name in the script: reason}`` for the imported names that get a to-do comment where the user's script
+    uses them. These are names that can be imported from this package but raise an error when used, and names of
+    RLlib's old API stack that the script uses outside of ``if`` branches (see `_is_used`).
     """
     module = str(node.module)
     old = [alias for alias in node.names if alias.name != "*" and _is_of_old_stack(module, alias.name)]

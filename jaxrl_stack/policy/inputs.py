@@ -299,7 +299,9 @@ def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -
 
 
 def _missing_key(space: gym.Space, observations: Any) -> str | None:
-    """Returns the path of the first missing key in a dict of observations, at any depth; None if no key is missing."""
+    """Returns the path of the first key, at any depth, that `space` (a `Dict` space) has and the dict of observations
+    lacks, such as "camera/image". Returns None if no key is missing.
+    """
     if not isinstance(space, gym.spaces.Dict) or not isinstance(observations, Mapping):
         return None
     for key, part in space.spaces.items():

@@ -476,11 +476,11 @@ class DeviceReplay:
         return frames, num_before
 
     def not_finite(self, state: ReplayState) -> dict[str, jax.Array]:
-        """Finds NaN and infinity in the ring buffer: marks, for each checked column, the rows that contain them.
+        """Returns masks of the rows in the ring buffer, True for rows that contain NaN or infinity.
 
         Returns:
-            bool ``[B, L]`` by column, the newest row last: rewards, and obs and final_obs where every row has its own.
-            With masks, the newest row of each environment is last.
+            ``{column: bool [B, L]}``, the newest row last (with masks, the newest row of each environment). Checks the
+            rewards, and obs and final_obs if the ring buffer stores them for every row.
         """
         steps = state.layout.unpack(state.ring)
         columns = {Columns.REWARDS: steps["columns"][Columns.REWARDS], Columns.OBS: steps["columns"].get(Columns.OBS)}

@@ -79,7 +79,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
     @property
     @abc.abstractmethod
     def devices(self) -> Sequence[Device] | None:
-        """Devices that train the algorithm or population; None if learner actors train it."""
+        """JAX devices that train the algorithm or population; None if remote learners (Ray actors) train it."""
 
     @abc.abstractmethod
     def state(self) -> Mapping[str, Any]:

@@ -70,8 +70,9 @@ class RunStatistics:
 
     @property
     def steps_per_second(self) -> float:
-        """Environment steps per second, averaged over the newest iterations, which together take about five seconds or
-        longer. The time for compilation does not count.
+        """Environment steps per second, averaged over the last n iterations. n is the smallest number for which these
+        iterations took more than five seconds together; in a shorter run, all iterations count. The time for
+        compilation does not count.
         """
         return sum(steps for steps, _ in self._recent) / max(self._recent_seconds, 1e-9)
 

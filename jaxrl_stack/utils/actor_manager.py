@@ -544,8 +544,10 @@ class FaultTolerantActorManager:
         waits_for_all: bool = True,
         also: Sequence[Any] = (),
     ) -> tuple[list[Any], RemoteCallResults]:
-        """Waits for the calls in `requests`. Returns two lists about the finished calls, both in the order of
-        `requests`: references to results, and outcomes (results or errors).
+        """Waits until all calls in `requests` have finished, or `timeout_seconds` have passed (None: no limit). If
+        `waits_for_all` is False, the wait also ends when one of these calls or of the Ray references `also` is ready.
+        Returns the references of the finished calls, and their outcomes (results or errors), both in the order of
+        `requests`.
         """
         results = RemoteCallResults()
         if not requests:

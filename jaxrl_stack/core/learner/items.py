@@ -1,5 +1,5 @@
-"""Units from which minibatches are drawn ("items": single steps, chunks of steps, or env steps with the rows of all
-agents), and their array shapes.
+"""Items of which minibatches consist (single steps, chunks of steps, or env steps with the rows of all agents), and
+their array shapes.
 
 An item is a row, a chunk of ``L`` steps, or a step of the environment with the rows of its ``A`` agents. An update
 converts each `Block` to `Items` once, after its learner connectors; later parts do not need the block's layout. A form
@@ -46,16 +46,20 @@ class RowForm:
 
     @property
     def rows_per_item(self) -> int:
-        """Number of steps in an item, the unit from which minibatches are drawn: 1, as an item is a single step."""
+        """Number of steps in one item: 1. (Minibatches consist of items; here, an item is a single step.)"""
         return 1
 
     @property
     def step_axes(self) -> tuple[int, ...]:
-        """Shape of the loss mask of an item, the unit from which minibatches are drawn: ``()``, one bool per item."""
+        """Shape of the loss mask of one item: ``()``, a single bool. (Minibatches consist of items; here, an item is a
+        single step, or an env step with the rows of all agents.)
+        """
         return ()
 
     def num_items(self, num_steps: int, num_columns: int) -> int:
-        """Returns the number of items (units from which minibatches are drawn) in sampled steps ``[T, B, ...]``."""
+        """Returns the number of items in sampled steps ``[T, B, ...]``. (Minibatches consist of items; here, an item is
+        a single step, or an env step with the rows of all agents.)
+        """
         return num_steps * num_columns // self.rows_per_item
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
@@ -101,8 +105,8 @@ class EnvStepForm(RowForm):
 
     @property
     def rows_per_item(self) -> int:
-        """Number of rows in an item, the unit from which minibatches are drawn: A, as an item is an env step with
-        one row for each of the module's A agents.
+        """Number of rows in one item: A. (Minibatches consist of items; here, an item is an env step with one row for
+        each of the module's A agents.)
         """
         return self.num_agents
 
@@ -173,15 +177,13 @@ class ChunkForm:
 
     @property
     def rows_per_item(self) -> int:
-        """Number of steps in an item, the unit from which minibatches are drawn: L, as an item is a chunk of L
-        steps.
-        """
+        """Number of steps in one item: L. (Minibatches consist of items; here, an item is a chunk of L steps.)"""
         return self.length
 
     @property
     def step_axes(self) -> tuple[int, ...]:
-        """Shape of the loss mask of an item, the unit from which minibatches are drawn: ``(L,)``, one bool for each of
-        the L steps of a chunk.
+        """Shape of the loss mask of one item: ``(L,)``, one bool per step. (Minibatches consist of items; here, an item
+        is a chunk of L steps.)
         """
         return (self.length,)
 
@@ -359,9 +361,9 @@ def forms_of_batch(
 
 @struct.dataclass
 class Items:
-    """Data of one module on one device, divided into items: the units from which minibatches are drawn (single steps,
-    chunks of steps, or env steps). Columns are ``[S, N, ...]``: S shuffle shards, which are shuffled separately, with N
-    items each.
+    """Data of one module on one device, divided into the items of which minibatches consist: single steps, chunks of
+    steps, or env steps. Columns are ``[S, N, ...]``: S shuffle shards, which are shuffled separately, with N items
+    each.
 
     Attributes:
         columns: ``{column: pytree [S, N, ...]}``; a batch that was laid out on the host has the device axis before

@@ -79,12 +79,12 @@ def minibatch_index_within(
     step: jax.Array, size: int, domain: jax.Array, seed: jax.Array | None, shards: jax.Array
 ) -> jax.Array:
     """Returns the row indices of one minibatch, for every shuffle shard (group of rows that is shuffled separately) on
-    this device. The number of rows is a traced value; if it is an int, use `minibatch_index`.
+    this device. The number of rows per shard is a traced value in `domain`; if it is an int, use `minibatch_index`.
 
     Args:
         step: uint32 scalar, index of the minibatch in the update.
         size: Rows per minibatch and shard, ``m``.
-        domain: uint32 ``[3]``, `permutation.domain` of the rows per shard.
+        domain: uint32 ``[3]``, `permutation.domain` of the number of rows per shard.
         seed: uint32 ``[NUM_ROUNDS]``, the round keys of this update; None keeps the order of the rows.
         shards: uint32 ``[S_local]``, global indices of the shards of this device.
 

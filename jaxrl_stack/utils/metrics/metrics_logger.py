@@ -285,13 +285,14 @@ class MetricsLogger:
         """Merges the reports of other loggers (results of their ``reduce()``) into this logger.
 
         Args:
-            stats_dicts: The dicts that ``reduce()`` of each of them returned, or an update of learners. They need not
-                have the same keys.
-            key: Name or path to put it below.
+            stats_dicts: One result of ``reduce()`` of each logger, or `ReducedMetrics` of learners. The results need
+                not have the same keys.
+            key: Name or path below which this logger stores the metrics.
 
         Raises:
-            TypeError: If there are plain numbers instead of statistics.
-            ValueError: If a key is reduced differently here and there.
+            TypeError: If a result of ``reduce()`` contains plain numbers instead of `StatsBase` objects.
+            ValueError: If a metric has another `StatsBase` class in this logger than in a result, or is a group of
+                metrics in this logger.
         """
         prefix = () if key is None else _path(key)
         reports: dict[tuple[str, ...], list[StatsBase]] = {}
@@ -341,7 +342,7 @@ class MetricsLogger:
         Args:
             key: Name or path; None: everything.
             default: Returned if there is no such key; None raises.
-            compile: False returns lists of values instead of statistics.
+            compile: False returns the list of values of each metric, True its result, such as a mean.
             throughput: Return rates per second instead: of a part of the tree ``{"<name>_throughput": ...}``
                 for the metrics that measure them.
             latest_merged_only: Return only values of the last `aggregate`; of a part of the tree, only the merged
@@ -386,24 +387,25 @@ class MetricsLogger:
 
     @staticmethod
     def peek_results(results: Any, compile: bool = True) -> Any:
-        """Converts a result of ``reduce()`` to values: replaces each statistic in the tree by the value that its `peek`
-        returns.
+        """Converts a result of ``reduce()`` to values: replaces each `StatsBase` object in the nested dict by the value
+        that its `peek` returns.
 
         Args:
-            results: A tree of statistics, or one.
-            compile: False returns lists of values instead of statistics.
+            results: A nested dict of `StatsBase` objects, or one such object.
+            compile: False returns the list of values of each metric, True its result, such as a mean.
         """
         if isinstance(results, StatsBase):
             return results.peek(compile=compile)
         return _map(results, lambda stats: stats.peek(compile=compile))
 
     def reduce(self, compile: bool = False) -> dict[str, Any]:
-        """Ends the interval since the last ``reduce()``. Returns a nested dict with a statistic for each metric; with
-        ``compile=True``, a nested dict with a value for each metric.
+        """Ends the interval since the last ``reduce()``. Returns a nested dict with one entry per metric: a `StatsBase`
+        object, which another logger can merge; with ``compile=True``, the metric's result, such as a mean.
 
         Args:
-            compile: False returns a tree of statistics with the values since the last `reduce`, for `aggregate` of
-                another logger; a root logger returns all values. True returns the values that `peek` shows.
+            compile: False returns `StatsBase` objects for `aggregate` of another logger. They contain the values since
+                the last `reduce`; if this is a root logger, they contain all values. True returns the values that
+                `peek` returns.
         """
         return _map(self.stats, lambda stats: stats.reduce(compile=compile))
 
@@ -513,7 +515,7 @@ def _path(key: Any) -> tuple[str, ...]:
 
 
 def _find(tree: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """Looks up a path in a tree of statistics; returns statistics, a dict of statistics, or None if the path is
+    """Looks up a path in a nested dict of metrics; returns a metric, a dict of metrics, or None if the path is
     missing.
     """
     found: Any = tree

@@ -16,8 +16,8 @@ class ReducedMetrics(dict[str, Any]):
     """
 
     def statistics(self) -> list[tuple[tuple[str, ...], StatsBase]]:
-        """Converts each number in the results of a learner update to a statistic that a MetricsLogger can merge.
-        Returns a list of ``(path, statistic)``.
+        """Converts each number in the results of a learner update to a `StatsBase` object, which a MetricsLogger
+        can merge. Returns a list of ``(path, object)``.
 
         Counts of steps (see `adds_up`) add up over learners and updates. Of all other metrics, the last number is kept,
         because the losses of several learners are already means over all learners.

@@ -63,10 +63,11 @@ class StatsBase(ABC):
 
     @abstractmethod
     def reduce(self, compile: bool = True) -> Any:
-        """Ends the interval since the last `reduce`: returns the result of the statistic and starts the next interval.
+        """Ends the interval since the last `reduce`: returns the metric's result and starts the next interval.
 
         Args:
-            compile: True returns what `peek` shows, False statistics that another logger can merge.
+            compile: True returns the value that `peek` returns, such as a mean. False returns a `StatsBase`
+                object that another logger can merge.
         """
 
     @property
