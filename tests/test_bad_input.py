@@ -791,7 +791,7 @@ CONNECTORS = [
     case("changes-shape-silently", applied(lambda state, batch: (state, {POLICY: {"obs": batch[POLICY]["obs"][:, :2]}})), ValueError, "MyConnector", "(7, 2)", "recompute_output_observation_space()"),
     case("declares-no-space", sampling_connector(apply=unchanged, recompute_output_observation_space=lambda self, observation_space, action_space: (4,)), TypeError, "MyConnector", "(4,)", "Supported are"),
     case("python-if", applied(lambda state, batch: (state, batch if batch[POLICY]["obs"].sum() > 0 else {})), TypeError, "MyConnector", "TracerBoolConversionError", "use jnp.where"),
-    case("host-connector-on-device", sampling_connector(__call__=lambda self, **kwargs: kwargs["batch"]), TypeError, "'MyConnector'", "`__call__`", "use a host environment"),
+    case("host-connector-on-device", sampling_connector(__call__=lambda self, **kwargs: kwargs["batch"]), TypeError, "'MyConnector'", "`__call__`", "With host environments"),
     case("host-connector-to-env", changed(lambda c: c.env_runners(module_to_env_connector=lambda: connector(__call__=lambda self, **kwargs: {}))), TypeError, "'MyConnector'", "ModuleToEnvPipeline", "pure functions"),
     case("host-connector-of-learner-on-device", changed(lambda c: c.learners(learner_connector=lambda: connector(__call__=lambda self, **kwargs: {}))), TypeError, "'MyConnector'", "LearnerConnectorPipeline", "pure functions"),
     case("host-connector-arguments", host_connector(lambda self, batch: batch), TypeError, "'episodes'", "MyConnector", "def __call__(self, *, rl_module, batch, episodes, **kwargs)"),
