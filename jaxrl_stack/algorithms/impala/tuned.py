@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured, Tuned
+from jaxrl_stack.algorithms.tuned_records import Measured, Tuned
 
 _COMMON: dict[str, Any] = {
     "num_env_runners": 0,
@@ -55,7 +55,7 @@ RECORDS: dict[str, Tuned] = {
     "gymnax/CartPole-v1": Tuned(Measured(450.0, 2_000_000, (281_600, 204_800, 172_800, 185_600, 211_200)), _CARTPOLE),
     "CartPole-v1": Tuned(Measured(450.0, 2_000_000, (147_200, 83_200, 684_800, 288_000, 134_400)), _CARTPOLE),
     "gymnax/Acrobot-v1": Tuned(Measured(-100.0, 400_000, (300_800, 38_400, 76_800, None, 396_800)), _CARTPOLE),
-    "gymnax/Catch-bsuite": Tuned(FromLiterature("settings of gymnax/CartPole-v1"), _CARTPOLE),
+    "gymnax/Catch-bsuite": Tuned(Measured(0.9, 200_000, (25_600, 32_000, 25_600, 25_600, 25_600)), _CARTPOLE),
     "gymnax/Breakout-MinAtar": Tuned(Measured(28.0, 5_000_000, (2_764_800, 1_331_200, 1_638_400)), _BREAKOUT),
     "jaxrl_stack.examples.envs.memory:StatelessCartPole": Tuned(
         Measured(350.0, 2_000_000, (448_000, 371_200, 268_800)), _STATELESS

@@ -10,7 +10,9 @@ from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured, Score
 RECORDS: dict[str, Tuned] = {
     "gymnax/Pendulum-v1": Tuned(Measured(-250.0, 20_000, (8_000, 12_000, 10_000, 11_000, 10_000)), PENDULUM),
     "Pendulum-v1": Tuned(Scored(20_000, (-149.06, -147.6, -146.7, -145.54, -169.93)), PENDULUM),
-    "gymnax/MountainCarContinuous-v0": Tuned(FromLiterature("settings of SAC"), MOUNTAIN_CAR),
+    "gymnax/MountainCarContinuous-v0": Tuned(
+        Measured(90.0, 50_000, (25_000, 22_000, 21_000, 23_000, 24_000)), MOUNTAIN_CAR
+    ),
     "LunarLanderContinuous-v3": Tuned(FromLiterature(ZOO.format("tqc", "")), LUNAR_LANDER),
     "BipedalWalker-v3": Tuned(FromLiterature(ZOO.format("tqc", "; without its state-dependent noise")), BIPEDAL),
 }
