@@ -28,17 +28,18 @@ _ONE_HERO = "multi_agent(policies_to_train=[{0!r}]), or run_tournament with algo
 def record_games(
     algorithm: Algorithm, against: Player, episodes: int, *, seed: int, seat: Any
 ) -> tuple[list[RecordedEpisode], float]:
-    """Plays games of an algorithm against another player; see `Algorithm.record`.
+    """Plays games of an algorithm's trained policy against another player, and records them for a video; see
+    `Algorithm.record`.
 
     Args:
         algorithm: The algorithm, whose trained policy is the hero.
-        against: Player of all rivals.
+        against: Player that plays all other agents (the rivals).
         episodes: Number of games.
         seed: Seed of the games.
         seat: Agent of the game that the hero plays; None draws it for each game.
 
     Returns:
-        ``(episodes, frames per second)``.
+        ``(recorded games, frames per second of the environment)``.
 
     Raises:
         TypeError: If `against` is not a player.

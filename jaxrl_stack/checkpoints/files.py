@@ -416,8 +416,11 @@ class Stored:
         return Component(content.get("class"), ctor, left_out, self.metadata)
 
     def code_written_here(self) -> dict[str, Any]:
-        """Classes and functions to which this stored component and all components inside it refer, ``{"module:Name":
-        class or function}``; {} if this process did not write the checkpoint. Loading needs no ``allow=`` for them.
+        """Returns the classes and functions that this stored component and all components inside it refer to, if this
+        process wrote the checkpoint; otherwise {}.
+
+        The result is ``{"module:Name": class or function}``. Methods that load checkpoints, such as `from_checkpoint`,
+        trust this code: users need not list it in their argument ``allow``.
         """
         file = self._file(CLASS_AND_CTOR_ARGS_FILE)
         return written_here(self._reading.text(file)) if file.is_file() else {}

@@ -172,7 +172,10 @@ def note_written(text: str, nodes: Iterable[Any], classes: Iterable[str | None])
 
 def written_here(text: str) -> dict[str, Any]:
     """Returns the classes and functions that a checkpoint file names, ``{"module:Name": class or function}``, if this
-    process wrote the file; otherwise {}. `text` is the content of the file. Loading trusts this code without ``allow``.
+    process wrote the file; otherwise {}. `text` is the content of the file.
+
+    Methods that load checkpoints, such as `from_checkpoint`, trust this code: users need not list it in their argument
+    ``allow``.
     """
     return _written_here.get(_digest(text), {})
 

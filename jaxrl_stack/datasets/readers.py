@@ -32,10 +32,10 @@ SUFFIXES = (*PARQUET, NPZ, *HDF5)
 """Suffixes of the files that are read in folders. Files of `JSON` are read, too, if they hold RLlib's batches."""
 _ARRAYS = "numpy.savez('steps.npz', obs=..., actions=..., rewards=..., terminateds=...)"
 CONVERSIONS = {
-    (".csv", ".tsv", ".csv.gz"): "Convert it: pandas.read_csv({path!r}).to_parquet('steps.parquet').",
-    JSON: "Convert it: pandas.read_json({path!r}, lines=True).to_parquet('steps.parquet').",
-    (".feather", ".arrow"): "Convert it: pandas.read_feather({path!r}).to_parquet('steps.parquet').",
-    (".orc",): "Convert it: pandas.read_orc({path!r}).to_parquet('steps.parquet').",
+    (".csv", ".tsv", ".csv.gz"): "Convert the file: pandas.read_csv({path!r}).to_parquet('steps.parquet').",
+    JSON: "Convert the file: pandas.read_json({path!r}, lines=True).to_parquet('steps.parquet').",
+    (".feather", ".arrow"): "Convert the file: pandas.read_feather({path!r}).to_parquet('steps.parquet').",
+    (".orc",): "Convert the file: pandas.read_orc({path!r}).to_parquet('steps.parquet').",
     (".pkl", ".pickle"): f"Loading a pickle runs its code, so load it yourself and write its arrays: {_ARRAYS}.",
     (
         ".npy",
@@ -48,7 +48,7 @@ CONVERSIONS = {
         ".tar",
         ".mat",
         ".xlsx",
-    ): f"Write its arrays: {_ARRAYS}.",
+    ): f"Write the file's arrays: {_ARRAYS}.",
 }
 """Sentences about files of other kinds, by the ends of their names."""
 CONVERTIBLE = tuple(suffix for suffixes in CONVERSIONS for suffix in suffixes)
@@ -97,7 +97,7 @@ def _opened(filesystem: Any, path: str, options: ReadOptions, info: DatasetInfo,
     if path.endswith(JSON):
         return _File("batches", JsonBatches(filesystem, path))
     if (how := conversion_of(path)) is not None:
-        raise BadDataError(f"Files with this suffix cannot be read. {how}", path=path)
+        raise BadDataError(f"The format of this file is not supported. {how}", path=path)
     file = opened(filesystem, path)
     if is_own(file):
         return _File(None, OwnReader(file, options))

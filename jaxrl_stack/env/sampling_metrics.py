@@ -46,7 +46,8 @@ class SamplingMetrics:
     Args:
         logger: Logger that `report` writes to.
         window: Number of last episodes for means, minima and maxima.
-        steps_per_own_step: Assumed number of env steps of all runners together per env step of this runner.
+        steps_per_own_step: Assumed number of env steps of all runners together per env step of this runner. With 0, as
+            in evaluation, steps of this runner do not change `timesteps`.
 
     Attributes:
         agents: Ids of the agents if there are several; () with one agent.
@@ -105,9 +106,9 @@ class SamplingMetrics:
     @property
     def timesteps(self) -> int:
         """Estimated number of env steps that all runners have sampled; schedules compute their values from this number.
-        The estimate is the number that the last `note_lifetime` call set, plus the env steps of this runner since then
-        multiplied by `steps_per_own_step`. This factor is the assumed number of env steps that all runners sample while
-        this runner samples one.
+
+        The estimate starts from the number that the last `note_lifetime` call set. Each later env step of this runner
+        adds `steps_per_own_step`, the assumed number of env steps that all runners together sample in the same time.
         """
         return self._others_env_steps + self.num_env_steps * self.steps_per_own_step
 

@@ -106,8 +106,12 @@ def watched(rollout: DeviceRollout) -> WatchedRollout:
 
 
 class _Running(NamedTuple):
-    """Recorded data of an unfinished episode: states and observations, rewards by agent, and actions (with one agent
-    only).
+    """Recorded data of an unfinished episode.
+
+    Attributes:
+        seen: State and observation at the start and after each step.
+        rewards: Rewards of each step, by agent.
+        actions: Action of each step; empty in multi-agent environments, whose actions are not recorded here.
     """
 
     seen: list[Seen]

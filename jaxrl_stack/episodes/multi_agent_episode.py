@@ -470,8 +470,10 @@ class MultiAgentEpisode:
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Returns infos by agent. Arguments as in `get_observations`, except that `fill` replaces a missing info dict
-        as a whole, even if `fill` is a number, because info dicts have no common structure that a number could fill.
+        """Returns infos by agent.
+
+        See `get_observations` for the arguments. In this method, however, `fill` replaces a missing info dict as a
+        whole, even if `fill` is a number, because info dicts have no common structure that a number could fill.
         """
         how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": None if fill is None else AsItem(fill)}
         return self._get("infos", indices, agent_ids, env_steps, return_list, how)
@@ -487,9 +489,10 @@ class MultiAgentEpisode:
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> Any:
-        """Returns actions by agent, including the actions of incomplete steps, which have no next observation yet. With
-        ``env_steps=True``, the index of an action is the env step of the observation for which the action was chosen.
-        Arguments as in `get_observations`.
+        """Returns actions by agent, including the actions of incomplete steps, which have no next observation yet.
+
+        With ``env_steps=True``, an action has the same index as the observation for which it was chosen. See
+        `get_observations` for the arguments.
         """
         how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill, "one_hot_discrete": one_hot_discrete}
         return self._get("actions", indices, agent_ids, env_steps, return_list, how)
@@ -504,9 +507,11 @@ class MultiAgentEpisode:
         fill: float | None = None,
         return_list: bool = False,
     ) -> Any:
-        """Returns rewards by agent. With ``env_steps=True``, the index of a reward is the env step of the observation
-        for which the rewarded action was chosen. For an incomplete step (an action without a next observation yet),
-        the reward is the sum of the agent's rewards since the action. Arguments as in `get_observations`.
+        """Returns rewards by agent.
+
+        With ``env_steps=True``, a reward has the same index as the rewarded action and as the observation for which
+        this action was chosen. For an incomplete step (an action without a next observation yet), the reward is the sum
+        of the agent's rewards since the action. See `get_observations` for the arguments.
         """
         how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill}
         return self._get("rewards", indices, agent_ids, env_steps, return_list, how)
@@ -523,8 +528,9 @@ class MultiAgentEpisode:
         return_list: bool = False,
     ) -> Any:
         """Returns extra model outputs by agent, including the outputs of incomplete steps, which have no next
-        observation yet. With ``env_steps=True``, the index of an output is the env step of the observation for which
-        the action was chosen.
+        observation yet.
+
+        With ``env_steps=True``, an output has the same index as the observation for which the action was chosen.
 
         Args:
             key: Name of the column; agents without it are missing. None: all columns, in a dict for each agent.

@@ -200,9 +200,10 @@ def require_counts_on_host(config: AlgorithmConfig) -> None:
 
 
 def _makes_env_objects(config: AlgorithmConfig) -> bool:
-    """Whether training creates a separate Python object for each environment; decided before any environment is
-    created. False if a user's registered function creates the environments: without a call of this function, it is
-    unknown whether one object contains several environments.
+    """Whether training is known, before it creates environments, to create a separate Python object for each of them.
+
+    False for an environment registered with `register_env`: whether one object contains several environments is known
+    only after a call of the registered creator.
     """
     if not config.is_online:
         return False

@@ -140,9 +140,9 @@ class _NotingFacts:
         except AttributeError:
             known = [field.name for field in dataclasses.fields(self._facts)]
             raise AttributeError(
-                f"The argument of TrainingStep.plan() has no attribute {name!r}, only {known}. If the driver (the "
-                f"object that samples and updates) has {name!r}, read it after plan(), for example in "
-                "TrainingStep.results(driver).",
+                f"TrainingStep.plan(facts): `facts` has no attribute {name!r}, only {known}. `facts` is not the driver "
+                f"(the object that samples and updates). If the driver has {name!r}, read it after plan(), for example "
+                "in TrainingStep.results(driver).",
                 name=name,
                 obj=self._facts,
             ) from None

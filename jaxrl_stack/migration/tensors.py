@@ -287,9 +287,11 @@ class Tensors:
 
     def _bound_in(self, scope: Scope) -> Iterator[tuple[str, ast.expr | Kind]]:
         """Yields ``(name, value)`` for each name that a scope (function, class or module) binds by an assignment, loop,
-        ``with``, ``except``, import, definition or parameter. The value is an expression of the script, or the value's
-        kind, such as "unknown", if the script has no expression for this value. Also records the names that the scope
-        declares global or nonlocal.
+        ``with``, ``except``, import, definition or parameter.
+
+        The value is the assigned expression. If the script has no expression for the value, as for a parameter or a
+        loop variable, it is a `Kind` instead, such as "unknown". Also adds the names that the scope declares global or
+        nonlocal to ``self._not_local[scope]``.
         """
         if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             for arg in ast.walk(scope.args):

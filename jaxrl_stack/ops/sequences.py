@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 PRIORITY_ETA = 0.9
-"""What the largest error of a sequence weighs in its priority (Kapturowski et al., 2019, section 2.3)."""
+"""Weight of the largest TD error of a sequence in its priority (Kapturowski et al., 2019, section 2.3)."""
 
 
 def at_window_ends(values: jax.Array, n_step: jax.Array) -> jax.Array:
@@ -35,17 +35,20 @@ def at_window_ends(values: jax.Array, n_step: jax.Array) -> jax.Array:
 def of_rows(
     batch: Mapping[str, Any],
 ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
-    """Returns three parts of a loss computation that differ between sequences and transitions from a replay buffer:
-    importance weights, a function that selects bootstrap values, and a function that computes priorities from TD
-    errors.
+    """Returns the importance weights of a replay batch, and two functions: one selects bootstrap values, the other
+    computes priorities from TD errors.
+
+    The batch contains either N single transitions (`loss_mask` is ``[N]``) or N sequences of J steps (`loss_mask` is
+    ``[N, J]``). Losses that use the results work for both.
 
     Args:
-        batch: `weights` ``[N]``; of sequences also ``n_step`` and `loss_mask` ``[N, J]``.
+        batch: Columns `weights` ``[N]`` and `loss_mask` ``[N]`` or ``[N, J]``; for sequences also `n_step` ``[N, J]``.
 
     Returns:
-        ``(weights, bootstrap_values, priorities)``: weights that broadcast against ``[N]`` or ``[N, J]``; a function
-        from values after every step to values after the n-step windows; a function from TD errors to priorities
-        ``[N]``. For transitions both functions return their argument.
+        ``(weights, bootstrap_values, priorities)``. For transitions, the weights are ``[N]``, and both functions return
+        their argument. For sequences, the weights are ``[N, 1]``; `bootstrap_values` selects, for each step, the value
+        at the end of its n-step window (`at_window_ends`); `priorities` computes one priority per sequence, ``[N]``,
+        from TD errors ``[N, J]`` (`sequence_priorities`).
     """
     weights, mask = batch["weights"], batch["loss_mask"]
     if mask.ndim == 1:

@@ -287,7 +287,9 @@ def _item_dtypes(is_on_device: bool) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Transitions(_WithPriorities):
-    """Single steps with their n-step returns and the observations at the end of their n-step windows."""
+    """Form of replay samples (`DrawForm`) that draws single steps with their n-step returns and the observations at the
+    end of their n-step windows.
+    """
 
     length = 1
     start = None
@@ -325,7 +327,7 @@ class Transitions(_WithPriorities):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Sequences(_WithPriorities):
-    """Sequences of consecutive steps of one episode, for recurrent modules.
+    """Form of replay samples (`DrawForm`) for recurrent modules: draws sequences of consecutive steps of one episode.
 
     Attributes:
         length: Number of steps of a sequence, including burn-in.
@@ -392,8 +394,10 @@ class Sequences(_WithPriorities):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Windows:
-    """Windows of consecutive items (observations with action and reward) that may cross episode boundaries, for world
-    models; see `replay.items`.
+    """Form of replay samples (`DrawForm`) for world models: draws windows of consecutive items, which may cross episode
+    boundaries.
+
+    An item is an observation with the action taken at it and the reward that led to it; see `replay.items`.
 
     Attributes:
         length: Number of items of a window.

@@ -168,8 +168,12 @@ class Inspection:
             IndexError: If the iteration has no such minibatch.
         """
         if not 0 <= index < len(self._numbers):
-            have = f"has minibatches 0 to {len(self._numbers) - 1}" if self._numbers else "made no update"
-            raise IndexError(f"minibatch({index}): there is no such minibatch; iteration {self.iteration} {have}.")
+            have = (
+                f"has the minibatches 0 to {len(self._numbers) - 1}. Choose one of these"
+                if self._numbers
+                else "made no update and has no minibatches. Inspect an iteration with updates"
+            )
+            raise IndexError(f"minibatch({index}): iteration {self.iteration} {have}.")
         return self._numbers[index]
 
     def rows(self, n: int | None = None) -> Table:
@@ -240,8 +244,8 @@ class Inspection:
         """
         if not 0 <= episode < len(self.episodes):
             raise IndexError(
-                f"frames({episode}): there is no such episode; {len(self.episodes)} episodes, counted from 0, ended in "
-                f"iteration {self.iteration}. See print(inspection.episodes)."
+                f"frames({episode}): no episode has this index. {len(self.episodes)} episodes ended in iteration "
+                f"{self.iteration}; their indices begin at 0. See print(inspection.episodes)."
             )
         return [] if self._frames_of is None else list(self._frames_of(episode))
 

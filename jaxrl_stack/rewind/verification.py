@@ -269,23 +269,24 @@ def diff(run: Run, other: Run, *, config: AlgorithmConfig | None = None, allow: 
     """Finds the first iteration in which two runs differ, and the first leaf of the training state that differs after
     this iteration.
 
-    The first iteration is the first with another fingerprint, or with other numbers if a run has no fingerprints. Both
-    runs are then recomputed up to it, and their states are compared.
+    Iterations are compared by their fingerprints (hashes of the parameters) or, if a run has no fingerprints, by the
+    metrics that both runs have. Both runs are then recomputed up to the first iteration that differs, and their states
+    are compared.
 
     Args:
         run, other: The runs.
         config, allow: See `Run.at`; for both.
 
     Raises:
-        ValueError: If the runs have no common iteration.
+        ValueError: If no iteration number occurs in the histories of both runs.
     """
     names = (run.name, other.name)
     rows = [_rows(own.history) for own in (run, other)]
     common = sorted(rows[0].keys() & rows[1].keys())
     if not common:
         raise ValueError(
-            f"{names[0]} and {names[1]} have no common iteration to compare. Choose runs with an iteration of the "
-            f"same number."
+            f"The runs {names[0]} and {names[1]} cannot be compared: no iteration number occurs in both histories. "
+            f"Choose two runs that both contain, for example, iteration 1."
         )
     columns = _compared_columns(run.history, other.history)
     tables = [{column: own.history[column] for column in columns} for own in (run, other)]

@@ -1,4 +1,4 @@
-"""Spaces of one policy id in a multi-agent config."""
+"""`PolicySpec`: the observation and action space of one policy in ``multi_agent(policies=...)``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class PolicySpec:
-    """Spaces of one policy (module) in a multi-agent config.
+    """Observation and action space of one policy (RLModule) in ``multi_agent(policies=...)``.
 
     Args:
         policy_class: Must be None; networks are RLModules.
         observation_space: Space of the module's observations; None takes the environment's.
         action_space: Space of the module's actions; None takes the environment's.
-        config: Empty or None: set settings of one module with ``rl_module(algorithm_config_overrides_per_module=...)``.
+        config: Must be empty or None. Settings of one module are set with
+            ``rl_module(algorithm_config_overrides_per_module=...)``.
 
     Raises:
         ValueError: If `policy_class` is given.
