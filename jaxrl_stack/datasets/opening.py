@@ -196,7 +196,7 @@ def _nothing_there(name: str, filesystem: Any, there: Sequence[str]) -> BadDataE
     named = f"input_ names {name!r}, where there are no files of {', '.join(SUFFIXES)}"
     convertible = next((path for path in there if conversion_of(path) is not None), None)
     if convertible is not None:
-        return BadDataError(f"{named}, but {convertible}. {conversion_of(convertible)}")
+        return BadDataError(f"{named}; the format of {convertible} is not supported. {conversion_of(convertible)}")
     if waiting := unfinished_files(name, filesystem):
         return BadDataError(
             f"{named}, and {len(waiting)} that a run is writing, such as {waiting[0]}. Complete them with "

@@ -376,8 +376,10 @@ class SingleAgentEpisode:
         )
 
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Returns one info dict or a list of info dicts. Arguments as in `get_observations`, except that `fill`
-        replaces a missing info dict as a whole, even if `fill` is a number.
+        """Returns one info dict or a list of info dicts.
+
+        See `get_observations` for the arguments. In this method, however, `fill` replaces a missing info dict as a
+        whole, even if `fill` is a number.
         """
         fill = None if fill is None else AsItem(fill)
         return self.infos.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
@@ -390,7 +392,7 @@ class SingleAgentEpisode:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Returns one action or several. Arguments, result and errors as in `get_observations`."""
+        """Returns one action or several. See `get_observations` for arguments, result and errors."""
         return self.actions.get(
             indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill, one_hot_discrete=one_hot_discrete
         )
@@ -398,13 +400,13 @@ class SingleAgentEpisode:
     def get_rewards(
         self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: float | None = None
     ) -> Any:
-        """Returns one reward or several. Arguments, result and errors as in `get_observations`."""
+        """Returns one reward or several. See `get_observations` for arguments, result and errors."""
         return self.rewards.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
 
     def get_extra_model_outputs(
         self, key: str, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
     ) -> Any:
-        """Returns one item of the extra model output `key`, or several; other arguments as in `get_observations`.
+        """Returns one item of the extra model output `key`, or several. See `get_observations` for other arguments.
 
         Raises:
             KeyError: if the column does not exist.

@@ -200,10 +200,11 @@ def require_counts_on_host(config: AlgorithmConfig) -> None:
 
 
 def _makes_env_objects(config: AlgorithmConfig) -> bool:
-    """Whether training is known, before it creates environments, to create a separate Python object for each of them.
+    """Whether training certainly creates one Python object per environment.
 
-    False for an environment registered with `register_env`: whether one object contains several environments is known
-    only after a call of the registered creator.
+    The answer is needed before training creates environments. It is False for an environment registered with
+    `register_env`: whether one object contains several environments is known only after a call of the registered
+    creator.
     """
     if not config.is_online:
         return False
