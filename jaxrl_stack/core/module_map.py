@@ -114,8 +114,10 @@ class ModuleMap:
         return next(iter(self.agents_of))
 
     def numbers(self, key: str, of_agents: Mapping[Any, Any], of_opponents: Any = 0) -> dict[str, dict[str, Any]]:
-        """Converts a metric with one number per agent, ``{agent id: number}``, to two entries of the results: the
-        numbers per agent, and for each module the sum over the module's agents.
+        """Converts a metric with one number per agent to two entries of the results: numbers per agent, and sums per
+        module.
+
+        The number of a module is the sum over the module's agents.
 
         If episodes assign agents to modules, the sums are missing.
 
@@ -154,8 +156,10 @@ class ModuleMap:
         return rows
 
     def by_agent(self, rows: Mapping[str, Any], axis: int = 0) -> dict[Any, Any]:
-        """Splits arrays ``{module id: array}`` along the axis of environments into one array per agent, ``{agent id:
-        array}``. Inverse of `rows`, which concatenates the arrays of each module's agents.
+        """Splits arrays ``{module id: array}`` along the axis of environments into one array per agent,
+        ``{agent id: array}``.
+
+        This method is the inverse of `rows`, which concatenates the arrays of each module's agents.
         """
         of_agents = {}
         if self.ranges:
@@ -189,8 +193,9 @@ class ModuleMap:
         return streams.named(key, f"module/{module_id}") if self.is_multi_agent else key
 
     def seed_of(self, module_id: str, seed: int) -> int:
-        """Returns the random seed for computing the actions of one module on the host (see `HostPolicy`): in
-        multi-agent environments, derived from `seed` and the module's id; otherwise `seed`.
+        """Returns the random seed for computing the actions of one module on the host (see `HostPolicy`).
+
+        In multi-agent environments, the seed is derived from `seed` and the module's id. Otherwise it is `seed`.
 
         Args:
             module_id: Id of the module.
@@ -199,9 +204,10 @@ class ModuleMap:
         return derived_seed(f"policy of module/{module_id}", seed) if self.is_multi_agent else seed
 
     def unwrapped(self, of_modules: Any) -> Any:
-        """Converts ``{module id: value}`` to the form in which results and checkpoints contain the values. In
-        multi-agent environments, returns the dict unchanged; for a single agent, returns only the value of the agent's
-        module.
+        """Converts ``{module id: value}`` to the form in which results and checkpoints contain the values.
+
+        In multi-agent environments, returns the dict unchanged; for a single agent, returns only the value of the
+        agent's module.
 
         Args:
             of_modules: ``{module id: value}``, or a MultiRLModule.
@@ -209,9 +215,10 @@ class ModuleMap:
         return of_modules if self.is_multi_agent else of_modules[self.module_id]
 
     def by_module(self, value: Any) -> Mapping[str, Any]:
-        """Returns ``{module id: value}``; inverse of `unwrapped`, which returns only the module's value for a single
-        agent. In multi-agent environments, the argument `value` is this dict already, and is returned unchanged; for a
-        single agent, `value` becomes the only entry of the dict.
+        """Returns ``{module id: value}`` for a value in the form of results and checkpoints; inverse of `unwrapped`.
+
+        In multi-agent environments, the argument `value` is this dict already, and is returned unchanged. For a single
+        agent, `unwrapped` returns only the module's value; here, `value` becomes the only entry of the dict.
         """
         return value if self.is_multi_agent else {self.module_id: value}
 
@@ -302,8 +309,9 @@ class ByModule(Mapping[str, ValueT]):
 def single_agent(
     module_ids: Collection[str] = (), needs: str = "batches of the form {module_id: columns}"
 ) -> ModuleMap:
-    """Returns a `ModuleMap` (mapping of agents to modules) with one agent, which acts with one module. This map serves
-    for an env with a single agent, and for a batch without module ids.
+    """Returns a `ModuleMap` (mapping of agents to modules) with one agent, which acts with one module.
+
+    This map serves for an env with a single agent, and for a batch without module ids.
 
     Args:
         module_ids: Ids of the modules. The agent acts with the only one, or with "default_policy" if there are several

@@ -19,8 +19,10 @@ OBSERVATION_KEYS = (POLICY_OBS_KEY, VALUE_OBS_KEY)
 
 
 def check_observation_keys(settings: Mapping[str, Any], supported: Collection[str], owner: str) -> None:
-    """Checks that the networks read each of the settings `policy_obs_key` and `value_obs_key` that is given, and that
-    both settings select the same keys if ``vf_share_layers=True``. This check does not use the observation space.
+    """Checks that the networks read the given settings `policy_obs_key` and `value_obs_key`.
+
+    If ``vf_share_layers=True``, also checks that both settings select the same keys. This check does not use the
+    observation space.
 
     Args:
         settings: Settings of `DefaultModelConfig`; missing ones have their defaults.
@@ -115,9 +117,10 @@ def selected_observation(space: gym.spaces.Dict, observation: Mapping[str, Any])
 
 
 def _part(space: gym.spaces.Dict, observation: Any) -> Any:
-    """Returns the entries of a Dict observation whose keys are in `space`: for one key, only its entry; for several
-    keys, a dict of the entries. If `observation` is `space` itself, returns spaces instead: for one key, the key's
-    space; for several keys, `space` unchanged.
+    """Returns the entries of a Dict observation whose keys are in `space`.
+
+    For one key, returns only its entry; for several keys, a dict of the entries. If `observation` is `space` itself,
+    returns spaces instead: for one key, the key's space; for several keys, `space` unchanged.
     """
     keys = list(space.spaces)
     if len(keys) == 1:

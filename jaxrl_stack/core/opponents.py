@@ -41,8 +41,9 @@ class SnapshotRecord(NamedTuple):
 
     @property
     def smoothed_win_rate(self) -> float:
-        """Win rate of the policy against the snapshot, in [0, 1]: a draw is half a win, and one additional draw is
-        counted, so that the rate is 0.5 without games.
+        """Win rate of the policy against the snapshot, in [0, 1], smoothed with one additional draw.
+
+        A draw is half a win. Because of the additional draw, the rate is 0.5 without games.
         """
         return (self.wins + 0.5 * self.draws + 0.5) / (self.games + 1)
 
@@ -112,9 +113,10 @@ class Snapshots:
                 raise ValueError(f"Snapshots({name}={getattr(self, name)!r}): must be {problem}. {remedy}")
 
     def sizes(self, num_envs: int, num_devices: int) -> tuple[int, int]:
-        """Returns two numbers: environments with self-play on each device, and environments in each block. On each
-        device, the environments without self-play form `size` equal blocks. In the environments of a block, the policy
-        plays against the same snapshot.
+        """Returns two numbers: environments with self-play on each device, and environments in each block.
+
+        On each device, the environments without self-play form `size` equal blocks. In the environments of a block, the
+        policy plays against the same snapshot.
 
         Args:
             num_envs: Environments over all devices.
@@ -138,18 +140,23 @@ class Snapshots:
         return num_self_play, (each - num_self_play) // self.size
 
     def _num_self_play(self, each: int) -> int | None:
-        """Returns the number of environments with self-play on a device that has `each` environments:
-        ``share_of_self_play * each``. Returns None if this number is not an integer, or if the number of other
-        environments is not a multiple of `size` (number of blocks; each block plays against one snapshot).
+        """Returns the number of environments with self-play on a device, or None if the settings do not fit the device.
+
+        The number is ``share_of_self_play * each`` for a device with `each` environments. Returns None if this number
+        is not an integer, or if the number of other environments is not a multiple of `size` (number of blocks; each
+        block plays against one snapshot).
         """
         number = self.share_of_self_play * each
         is_whole = abs(number - round(number)) <= 1e-6
         return round(number) if is_whole and not (each - round(number)) % self.size else None
 
     def _fitting(self, each: int) -> int | None:
-        """Returns the smallest number of environments per device, above `each`, for which the number of environments
-        with self-play is an integer, and the number of other environments is a multiple of `size` (number of blocks;
-        each block plays against one snapshot). Returns None if no number up to ``each + 100 * size`` fits.
+        """Returns the smallest number of environments per device, above `each`, that fits the settings
+        `share_of_self_play` and `size`.
+
+        A number fits if the number of environments with self-play is an integer, and the number of other environments
+        is a multiple of `size` (number of blocks; each block plays against one snapshot). Returns None if no number up
+        to ``each + 100 * size`` fits.
         """
         numbers = range(each + 1, each + 100 * self.size + 1)
         return next((number for number in numbers if self._num_self_play(number) is not None), None)
@@ -157,6 +164,7 @@ class Snapshots:
 
 def draw_probabilities(draw: str, records: Sequence[SnapshotRecord]) -> np.ndarray:
     """Returns, for each snapshot, the probability that it is drawn as an opponent, float64 ``[n]`` for n snapshots.
+
     ``draw="uniform"`` gives equal probabilities; ``"hard"`` gives probabilities proportional to ``(1 - rate)**2``. The
     ``rate`` is `SnapshotRecord.smoothed_win_rate`, the policy's win rate against the snapshot. See `Snapshots`.
 

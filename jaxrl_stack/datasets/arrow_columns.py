@@ -113,9 +113,10 @@ _IMAGES = {"PNG": b"\x89PNG", "JPEG": b"\xff\xd8\xff", "WebP": b"RIFF", "GIF": b
 
 
 def _below(array: Any) -> tuple[int, ...]:
-    """Returns the shape of one entry of a row's list, in an Arrow column of nested lists: ``(3,)`` if each row is a
-    list ``[L, 3]``, ``()`` if the entries are numbers. The shape contains the lengths of the nested fixed-size list
-    types, up to the first other type.
+    """Returns the shape of one entry of a row's list, in an Arrow column of nested lists.
+
+    For example, the shape is ``(3,)`` if each row is a list ``[L, 3]``, and ``()`` if the entries are numbers. The
+    shape contains the lengths of the nested fixed-size list types, up to the first other type.
     """
     kind, shape = array.type.value_type, []
     while pa.types.is_fixed_size_list(kind):

@@ -59,8 +59,10 @@ def _first_rows(rows: Rows) -> np.ndarray:
 
 
 def _resets(rows: Rows, first: np.ndarray) -> np.ndarray:
-    """Returns the indices of rows in which the environment probably only reset: the first rows of episodes, with reward
-    0 and the final observation of another episode. Returns an empty array if too few episodes begin like this.
+    """Returns the indices of rows in which the environment probably only reset, without a step.
+
+    These rows are the first rows of episodes, with reward 0 and the final observation of another episode. Returns an
+    empty array if too few episodes begin like this.
     """
     rewards = np.asarray(rows.columns.get(Columns.REWARDS, np.zeros(rows.num_rows)))
     ended = set(_as_bytes(rows.next_obs, np.flatnonzero(rows.ended)))
@@ -74,8 +76,10 @@ def _resets(rows: Rows, first: np.ndarray) -> np.ndarray:
 
 
 def _only(rows: Rows, kept: np.ndarray, first: np.ndarray, resets: np.ndarray) -> Rows:
-    """Returns only the table rows with the indices `kept`. If the first row of an episode is left out because the
-    environment only reset in it, the step numbers of the episode's other rows are reduced by 1.
+    """Returns only the table rows with the indices `kept`.
+
+    If the first row of an episode is left out because the environment only reset in it, the step numbers of the
+    episode's other rows are reduced by 1.
     """
     t = rows.t
     if t is not None:
@@ -105,8 +109,9 @@ def _check_truncated(rows: Rows, source: np.ndarray, row_of: RowOf) -> None:
 
 
 def _tells_states_apart(obs: Any) -> bool:
-    """Whether an observation probably occurs in only one state of the environment. This is assumed if all observations
-    are floats, and more than half of the first `_SAMPLE` observations are distinct.
+    """Whether an observation probably occurs in only one state of the environment.
+
+    This is assumed if all observations are floats, and more than half of the first `_SAMPLE` observations are distinct.
     """
     leaves = tree_leaves(obs)
     if any(leaf.dtype.kind != "f" for leaf in leaves):

@@ -14,8 +14,9 @@ from jaxrl_stack.datasets.steps import Steps
 
 def blocks_of(steps: Steps, num_columns: int, *, longest: int) -> Iterator[dict[str, Any]]:
     """Divides recorded steps into `num_columns` streams of equal length, as if the steps came from `num_columns`
-    environments. Yields the streams as blocks ``[T, num_columns, ...]`` of equal shape; each block continues the
-    previous one.
+    environments.
+
+    Yields the streams as blocks ``[T, num_columns, ...]`` of equal shape; each block continues the previous one.
 
     Where a piece of an episode was cut, and at the end of each column, the step counts as truncated: what follows is
     bootstrapped. Steps that would not fill a row of all columns are left out at the end of the data.

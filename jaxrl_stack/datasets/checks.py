@@ -63,8 +63,10 @@ class RecordedSpaces(NamedTuple):
 
 
 def checked(steps: Steps, spaces: RecordedSpaces, row_of: RowOf, *, check: bool = True) -> Steps:
-    """Checks that recorded steps fit the given spaces. Converts arrays to the dtypes of the spaces. If the steps
-    contain environment observations and `spaces.inputs` is set, also converts these observations to module inputs.
+    """Checks that recorded steps fit the given spaces, and converts arrays to the dtypes of the spaces.
+
+    If the steps contain environment observations and `spaces.inputs` is set, also converts these observations to module
+    inputs.
 
     Args:
         steps: Steps as they were read.
@@ -113,8 +115,9 @@ class FileRows:
         return self.row_of(0)[0]
 
     def error(self, what: str, odd: np.ndarray) -> BadDataError:
-        """Creates a BadDataError with the message `what`, and the file and row number of the first invalid row. The
-        mask `odd`, bool ``[N]``, is True for invalid rows.
+        """Creates a BadDataError with the message `what`, and the file and row number of the first invalid row.
+
+        The mask `odd`, bool ``[N]``, is True for invalid rows.
         """
         path, row = self.row_of(int(np.argmax(odd)))
         return BadDataError(what, path=path, row=row)
@@ -182,8 +185,11 @@ def _of_space(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, 
 
 
 def in_form_or_refused(column: Any, space: gym.Space, name: str, file_rows: FileRows) -> Any:
-    """Converts a column of recorded observations or actions to the shapes and dtypes of a space. If the column does not
-    fit, the error names the setting to change (`observation_space` or `action_space`).
+    """Converts recorded observations or actions to the form of a space; the error for other data names the setting to
+    change.
+
+    The form consists of shapes and dtypes. If the column does not fit, the error names `observation_space` or
+    `action_space`.
 
     Raises:
         BadDataError: It has another form.
@@ -201,8 +207,9 @@ def in_form_or_refused(column: Any, space: gym.Space, name: str, file_rows: File
 
 
 def in_form(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, reshapes: bool = False) -> Any:
-    """Converts a column of recorded observations or actions to the shapes and dtypes of a space. With `reshapes`,
-    also accepts flat arrays and the raw bytes of arrays (uint8).
+    """Converts a column of recorded observations or actions to the shapes and dtypes of a space.
+
+    With `reshapes`, also accepts flat arrays and the raw bytes of arrays (uint8).
 
     Raises:
         ValueError: It has another form.
@@ -235,9 +242,11 @@ def _with_names(column: Any, space: gym.Space) -> Any:
 
 
 def _shaped(part: Any, array: Any, name: str, file_rows: FileRows, *, reshapes: bool) -> Any:
-    """Converts recorded values to the shape of a space: one-element lists to scalars, or scalars to one-element lists;
-    with `reshapes`, also flat lists and raw bytes (uint8) to arrays. If the space contains integers, floats become
-    integers; raises BadDataError for floats that are not whole numbers.
+    """Converts recorded values to the shape of a space, and floats to integers if the space contains integers.
+
+    One-element lists become scalars, or scalars become one-element lists. With `reshapes`, flat lists and raw bytes
+    (uint8) also become arrays. Raises BadDataError for floats that are not whole numbers, if the space contains
+    integers.
     """
     if not isinstance(array, np.ndarray) or not array.ndim or getattr(part, "shape", None) is None:
         return array

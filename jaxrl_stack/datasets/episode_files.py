@@ -91,8 +91,10 @@ class EpisodeReader:
             ) from error
 
     def _rows(self, parts: Sequence[FilePart]) -> Iterator[tuple[str, int, bytes | None]]:
-        """Yields ``(path, row number, data)`` for each row of the given row groups or files: the path of the file, the
-        number of the row in this file, and the packed (serialized) episode as a bytes object, or None for a null cell.
+        """Yields ``(path, row number, data)`` for each row of the given row groups or files.
+
+        The path and the row number are the file's path and the row's number in this file. The data is the packed
+        (serialized) episode as a bytes object, or None for a null cell.
         """
         for part in parts:
             file = self._files[part.file]

@@ -74,8 +74,9 @@ def order_of(
 
 
 def _is_ordered(ids: np.ndarray, t: np.ndarray | None, file: np.ndarray) -> bool:
-    """Whether the rows of a table are already sorted by episode: rows with the same episode id are consecutive and in
-    one file, and their step numbers (if known) increase.
+    """Whether the rows of a table are already sorted by episode.
+
+    True if rows with the same episode id are consecutive and in one file, and their step numbers (if known) increase.
     """
     if len(ids) < 2:
         return True
@@ -86,10 +87,12 @@ def _is_ordered(ids: np.ndarray, t: np.ndarray | None, file: np.ndarray) -> bool
 
 
 def _by_step(ids: np.ndarray, t: np.ndarray, ended: np.ndarray, file: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the row indices that sort rows by episode id and step number, int ``[N]``, and a mask of the sorted rows
-    that begin an episode, bool ``[N]``. If a file contains a step number twice for one id, all rows of this file with
-    this id keep their order; raises JumbledRows if one of these rows neither continues the row before it nor begins an
+    """Returns the row indices that sort rows by episode id and step number, and a mask of the sorted rows that begin an
     episode.
+
+    The indices are int ``[N]``, the mask is bool ``[N]``. If a file contains a step number twice for one id, all rows
+    of this file with this id keep their order. Raises JumbledRows if one of these rows neither continues the row before
+    it nor begins an episode.
     """
     position = np.arange(len(ids))
     reused = _with_repetition(ids, t)[ids]
@@ -130,8 +133,9 @@ def _by_position(
     file: np.ndarray,
     continues: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the row indices that sort rows by episode id, int ``[N]``, and a mask of the sorted rows that begin an
-    episode, bool ``[N]``. Rows with the same id keep their order.
+    """Returns the row indices that sort rows by episode id, and a mask of the sorted rows that begin an episode.
+
+    The indices are int ``[N]``, the mask is bool ``[N]``. Rows with the same id keep their order.
     """
     rows = np.argsort(ids, kind="stable")
     starts = np.ones(len(rows), bool)

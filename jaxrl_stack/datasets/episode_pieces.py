@@ -37,8 +37,10 @@ def episode_of_pieces(ids: Sequence[str], begin: np.ndarray, end: np.ndarray, en
 
 
 def _linked(pieces: Sequence[int], begin: np.ndarray, end: np.ndarray, ended: np.ndarray) -> list[tuple[int, int]]:
-    """Finds the episode of each chunk in `pieces`. All these chunks have the same episode id, but may belong to several
-    episodes. Returns a pair ``(chunk index, lowest index of a chunk in the same episode)`` for each chunk.
+    """Finds the episode of each chunk in `pieces`, a list of chunks with the same episode id.
+
+    The chunks may belong to several episodes. Returns a pair ``(chunk index, lowest index of a chunk in the same
+    episode)`` for each chunk.
     """
     found: list[tuple[int, int]] = []
     open_: list[tuple[int, int]] = []  # last and first piece of episodes that have not ended

@@ -148,6 +148,7 @@ class ForeignColumns:
     @property
     def outputs(self) -> list[str]:
         """This package's names of the columns in the file that contain module outputs, such as log-probabilities.
+
         Module outputs for which this package has no name keep their names in the file.
         """
         return [*self.extras, *(column for column in OUTPUTS if column in self.names)]
@@ -159,9 +160,10 @@ class ForeignColumns:
 
     @property
     def wanted(self) -> dict[str, Any]:
-        """Columns to read from the file, including module outputs: ``{this package's name: name in the file}``. If the
-        parts of a column are in several file columns, the value is a list or dict of their names. A module output for
-        which this package has no name keeps its name in the file as key.
+        """Columns to read from the file, including module outputs: ``{this package's name: name in the file}``.
+
+        If the parts of a column are in several file columns, the value is a list or dict of their names. A module
+        output for which this package has no name keeps its name in the file as key.
         """
         read = {column: name for column, name in self.names.items() if column not in _UNREAD}
         return read | {name: name for name in self.extras}
@@ -172,15 +174,18 @@ class ForeignColumns:
         return list(dict.fromkeys(leaf for name in self.wanted.values() for leaf in tree_leaves(name)))
 
     def column_of(self, name: str) -> str:
-        """Returns this package's name of the column that is stored in the file column `name`, completely or in part
-        (such as one key of a Dict observation). If this package has no name for the column, returns `name`.
+        """Returns this package's name of the column that is stored, completely or in part, in the file column `name`.
+
+        An example of a part is one key of a Dict observation. If this package has no name for the column, returns
+        `name`.
         """
         return next((column for column, own in self.names.items() if name in tree_leaves(own)), name)
 
     def assembled(self, values: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """Builds ``{column: pytree of [N, ...]}`` from `values`, the file's arrays by their names in the file. The keys
-        of the result are this package's column names; module outputs for which this package has no name keep their
-        names. Leaves out columns of which an array is missing (None).
+        """Builds ``{column: pytree of [N, ...]}`` from `values`, the file's arrays by their names in the file.
+
+        The keys of the result are this package's column names; module outputs for which this package has no name keep
+        their names. Leaves out columns of which an array is missing (None).
         """
         out = {}
         for column, name in self.wanted.items():
@@ -203,9 +208,11 @@ class ForeignColumns:
 
 
 def _name_of(column: str, there: Sequence[str], schema: Mapping[str, str], path: str) -> Any:
-    """Finds the name that a column of this package has in the file. If `schema` (setting `input_read_schema`) contains
-    the column, looks only for the name in `schema`. Else looks for this package's own name, then for other libraries'
-    names (`ALIASES`). Returns None if the file has none of these names, or several of the other libraries' names.
+    """Finds the name that a column of this package has in the file, or returns None.
+
+    If `schema` (setting `input_read_schema`) contains the column, looks only for the name in `schema`. Else looks for
+    this package's own name, then for other libraries' names (`ALIASES`). Returns None if the file has none of these
+    names, or several of the other libraries' names.
     """
     names = set(there)
     if column in schema:
@@ -223,9 +230,11 @@ def _name_of(column: str, there: Sequence[str], schema: Mapping[str, str], path:
 
 
 def _spread(name: str, there: Sequence[str], column: str, path: str) -> Any:
-    """Returns `name` if the file has a column with this name. Else, returns the names of file columns with parts
-    of an observation or action: a list of ``name_0``, ``name_1``, ..., or a dict of ``name/key``. Returns None if the
-    file has no such columns.
+    """Returns `name` if the file has a column with this name, else the names of the file columns that contain its
+    parts.
+
+    The parts of an observation or action are a list of ``name_0``, ``name_1``, ..., or a dict of ``name/key``. Returns
+    None if the file has no such columns.
     """
     if name in there:
         return name

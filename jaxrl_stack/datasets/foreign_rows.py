@@ -217,8 +217,9 @@ def _say_one_episode(columns: ForeignColumns) -> None:
 
 
 def _vector(values: Mapping[str, Any], column: str, columns: ForeignColumns, path: str) -> np.ndarray:
-    """Converts a column with one number per step, such as rewards, to an array ``[N]``. Raises BadDataError if the
-    column has another shape than ``[N]`` or ``[N, 1]``, or contains no numbers.
+    """Converts a column with one number per step, such as rewards, to an array ``[N]``.
+
+    Raises BadDataError if the column has another shape than ``[N]`` or ``[N, 1]``, or contains no numbers.
     """
     array = np.asarray(values[column])
     if array.ndim == 2 and array.shape[1] == 1:
@@ -282,9 +283,10 @@ def _flag(values: Mapping[str, Any], name: str, columns: ForeignColumns, path: s
 
 
 def _next_observations(table: ForeignTable, obs: Any, flags: Mapping[str, np.ndarray], columns: ForeignColumns) -> Any:
-    """Returns the next observation of each step; None if the table has no next observations. A terminal step without a
-    next observation gets the step's observation, because observations after terminal steps are never used in
-    computations.
+    """Returns the next observation of each step; None if the table has no next observations.
+
+    A terminal step without a next observation gets the step's observation, because observations after terminal steps
+    are never used in computations.
     """
     next_obs = table.values.get(Columns.NEXT_OBS)
     if next_obs is None:
@@ -326,8 +328,10 @@ def _filled(array: np.ndarray, other: np.ndarray, where: np.ndarray) -> np.ndarr
 def _in_order(
     table: ForeignTable, plain: Mapping[str, Any], next_obs: Any, columns: ForeignColumns
 ) -> tuple[Rows, np.ndarray]:
-    """Sorts a table's steps by episode. Returns the sorted steps, and the index that each sorted step has in the
-    table, int ``[N]``. Without episode ids, the steps keep their order.
+    """Sorts a table's steps by episode.
+
+    Returns the sorted steps, and the index that each sorted step has in the table, int ``[N]``. Without episode ids,
+    the steps keep their order.
     """
     number = len(plain[Columns.TERMINATEDS])
     t = _step_numbers(table, columns, number)
@@ -385,8 +389,10 @@ def _step_numbers(table: ForeignTable, columns: ForeignColumns, number: int) -> 
 def _from_zero(
     t: np.ndarray | None, same: np.ndarray | None, table: ForeignTable, *, in_file: np.ndarray | None = None
 ) -> np.ndarray | None:
-    """Shifts step numbers so that each episode counts from 0. Subtracts 1 if the lowest number in the data is 1. If the
-    numbers continue from one episode to the next, subtracts the first number of each episode.
+    """Shifts step numbers so that each episode counts from 0.
+
+    Subtracts 1 if the lowest number in the data is 1. If the numbers continue from one episode to the next, subtracts
+    the first number of each episode.
 
     Args:
         t: Values of t as they were read, in the order of episodes.
@@ -454,8 +460,10 @@ def _encoded(labels: pa.ChunkedArray, name: str, row_of: RowOf) -> tuple[np.ndar
 
 
 def as_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Converts labels of steps, such as episode ids, to text: numbers in Arrow's text form (NaN becomes null), bytes in
-    hexadecimal form, and categories to the text of their values.
+    """Converts labels of steps, such as episode ids, to text.
+
+    Numbers get Arrow's text form (NaN becomes null), bytes the hexadecimal form, and categories the text of their
+    values.
     """
     kind = labels.type
     if isinstance(kind, pa.BaseExtensionType):
@@ -481,9 +489,11 @@ def as_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _check_continuity(rows: Rows, index: np.ndarray, table: ForeignTable, columns: ForeignColumns) -> None:
-    """Raises a BadDataError if most rows do not fit the next row of their episode: the next row's step number is not
-    greater by exactly 1, or the next row's observation differs from the recorded next observation. If the table has
-    next observations but no episode ids, only logs a notice.
+    """Raises a BadDataError if most rows do not fit the next row of their episode.
+
+    A row does not fit if the next row's step number is not greater by exactly 1, or if the next row's observation
+    differs from the recorded next observation. If the table has next observations but no episode ids, only logs a
+    notice.
     """
     same = rows.same_episode
     number = int(np.count_nonzero(same))

@@ -54,8 +54,10 @@ class ItemForm:
 
     def of(self, steps: Steps) -> np.ndarray:
         """Divides recorded steps into minibatch elements (items) so that the loss of every step is computed exactly
-        once. Returns row indices int32 ``[N]``, or for sequences ``[N, 3]``: first row, number of burn-in steps, number
-        of steps with a loss.
+        once.
+
+        Returns row indices int32 ``[N]``, or for sequences ``[N, 3]``: first row, number of burn-in steps, number of
+        steps with a loss.
         """
         if self.length is None:
             return np.flatnonzero(~steps.is_final).astype(np.int32)

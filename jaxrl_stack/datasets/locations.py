@@ -98,8 +98,9 @@ def resolved(path: str | os.PathLike[str], filesystem: Any = None) -> tuple[Any,
 
 
 def files_at(path: str | os.PathLike[str], filesystem: Any, suffixes: tuple[str, ...]) -> tuple[Any, list[str]]:
-    """Returns the files at a path or glob, or in a folder and its subfolders. Files are sorted by path, and numbers in
-    paths are compared by value.
+    """Returns the files at a path or glob, or in a folder and its subfolders, sorted by path.
+
+    Numbers in paths are compared by value.
 
     Names that begin with a dot or "_" are left out, and in folders and globs those without one of the suffixes.
 

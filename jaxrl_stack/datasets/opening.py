@@ -56,8 +56,9 @@ class Dataset(TableView):
         return _sum(piece.num_steps for piece in self.pieces)
 
     def read(self, piece: PieceRef) -> Steps:
-        """Reads the steps of one part of the data set (row group or file). Each episode chunk in the result ends with
-        an extra row, which is not a step and contains the last observation.
+        """Reads the steps of one part of the data set (row group or file).
+
+        Each episode chunk in the result ends with an extra row, which is not a step and contains the last observation.
 
         Raises:
             BadDataError: The file is damaged, or is not what the options say; names file and row.
@@ -66,6 +67,7 @@ class Dataset(TableView):
 
     def read_parts(self, input_: int | None = None) -> Iterator[Steps]:
         """Yields the steps of the whole data set, or of one entry of the setting `input_`, in several `Steps` objects.
+
         A long episode may be divided between consecutive objects; see `Reader.read_all`.
         """
         for number, reader in self.readers:
@@ -79,9 +81,10 @@ class Dataset(TableView):
         return _sum(reader.num_bytes(columns) for _, reader in self.readers)
 
     def parts(self, max_bytes: int | None = None) -> Iterator[Steps]:
-        """Yields all steps of the data set in several `Steps` objects. If the steps may need more memory than
-        `max_bytes`, reads one row group or file at a time; else calls `read_parts`, which may read all tables of one
-        entry of the setting `input_` at once.
+        """Yields all steps of the data set in several `Steps` objects.
+
+        If the steps may need more memory than `max_bytes`, reads one row group or file at a time; else calls
+        `read_parts`, which may read all tables of one entry of the setting `input_` at once.
 
         Args:
             max_bytes: Bytes that the steps may take in memory; None: no limit.
@@ -92,8 +95,9 @@ class Dataset(TableView):
         return (self.read(piece) for piece in self.pieces)
 
     def read_all(self, input_: int | None = None) -> Steps:
-        """Reads all steps of the data set, or of one entry of the setting `input_`, into memory, in the order of the
-        files. The rows of tables are sorted by episode, also across files.
+        """Reads all steps of the data set, or of one entry of the setting `input_`, into memory.
+
+        The steps are in the order of the files. The rows of tables are sorted by episode, also across files.
 
         Raises:
             BadDataError: As `read`, or there are no steps.
@@ -157,8 +161,11 @@ def has_json_batches(inputs: Inputs, options: ReadOptions) -> bool:
 
 
 def _readable(filesystem: Any, name: str, there: Sequence[str]) -> list[str]:
-    """Returns the files with a supported format at `name`, a path or glob. If such a file exists, also logs a notice
-    about skipped files: files with steps in another format, and incomplete files. The same notice is logged only once.
+    """Returns the files with a supported format at `name`, a path or glob.
+
+    If such a file exists, also logs a notice about skipped files: files with steps in another format, and incomplete
+    files. The same notice is logged only once. If `name` is the path of a single file, the file is returned in any
+    format; opening it raises an error if it cannot be read.
 
     If `name` is the path of a single file, the file is returned in any format; opening it raises an error if it cannot
     be read.
@@ -229,9 +236,11 @@ def _named(inputs: Inputs) -> tuple[list[str], list[float] | None]:
 
 
 def _differs(known: Any, own: Any, name: str, options: ReadOptions) -> str | None:
-    """Describes, as text, how a file's space differs from the expected space (`known`). Returns None if the spaces
-    agree. Also returns None for an observation space that equals the space of the module's inputs: the file then
-    contains observations that connectors have already converted to module inputs.
+    """Describes, as text, how a file's space differs from the expected space (`known`); returns None if the spaces
+    agree.
+
+    Also returns None for an observation space that equals the space of the module's inputs: the file then contains
+    observations that connectors have already converted to module inputs.
     """
     differs = difference(known, own)
     is_input = name == "observation_space" and options.inputs is not None
@@ -239,8 +248,10 @@ def _differs(known: Any, own: Any, name: str, options: ReadOptions) -> str | Non
 
 
 def _common_info(readers: Sequence[Reader], options: ReadOptions) -> DatasetInfo:
-    """Returns one `DatasetInfo` for all files: the info of the first file with an environment id, else of the first
-    file. Its spaces come from the options, else from the files. Raises BadDataError if a file has another space.
+    """Returns one `DatasetInfo` for all files of a data set.
+
+    This is the info of the first file with an environment id, else of the first file. Its spaces come from the options,
+    else from the files. Raises BadDataError if a file has another space.
     """
     infos = [reader.info for reader in readers]
     first = next((info for info in infos if info.env_id is not None), infos[0])

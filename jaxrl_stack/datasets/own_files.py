@@ -85,8 +85,9 @@ class OwnReader:
         self.info = dataclasses.replace(self.info, observation_space=space)
 
     def _choose(self, names: Sequence[str] | None) -> None:
-        """Selects the columns to read from the file: the columns in `names` and the columns that all `Steps` have. If
-        `names` is None, selects all columns except infos.
+        """Selects the columns to read from the file: the columns in `names` and the columns that all `Steps` have.
+
+        If `names` is None, selects all columns except infos.
         """
         known = {*self._format.columns, *({Columns.INFOS} & set(self._file.schema.names))}
         wanted = set(self._format.columns) if names is None else {*STEP_COLUMNS, *names}

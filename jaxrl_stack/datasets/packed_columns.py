@@ -1,5 +1,7 @@
-"""Arrays that RLlib packs as text: base64 of an LZ4 frame that contains a pickle. Unpickling accepts only arrays,
-numbers, and (nested) dicts, lists and tuples of arrays and numbers; it refuses all other objects.
+"""Decoder of arrays that RLlib packs as text: base64 of an LZ4 frame that contains a pickle.
+
+Unpickling accepts only arrays, numbers, and (nested) dicts, lists and tuples of arrays and numbers; it refuses all
+other objects.
 
 A pickle is a program that can call any function. The unpickler in this module lets pickles call only two functions,
 which replace NumPy's constructors of arrays and dtypes. The results become arrays only after a check.
@@ -191,9 +193,10 @@ class _SizesUnpickler(_Unpickler):
 
 
 def _arrays(value: Any, left: list[int], depth: int) -> Any:
-    """Converts the arrays and numbers in an unpickled value to NumPy arrays, and lists to tuples. Raises ValueError if
-    the value contains other objects, has too many entries, or is nested too deeply. Decreases ``left[0]``, the number
-    of entries that are still allowed, in place.
+    """Converts the arrays and numbers in an unpickled value to NumPy arrays, and lists to tuples.
+
+    Raises ValueError if the value contains other objects, has too many entries, or is nested too deeply. Decreases
+    ``left[0]``, the number of entries that are still allowed, in place.
     """
     left[0] -= 1
     if left[0] < 0 or depth > _MAX_DEPTH:
@@ -241,8 +244,9 @@ def checked_array(data: Any, dtype: Any, shape: Any, order: Any = "C") -> np.nda
 
 @dataclasses.dataclass(frozen=True)
 class _Template:
-    """Template made from the pickle of one array: the bytes before and after the array's numbers. Another pickle with
-    the same bytes there is decoded without an unpickler.
+    """Template made from the pickle of one array: the bytes before and after the array's numbers.
+
+    Another pickle with the same bytes there is decoded without an unpickler.
     """
 
     before: bytes

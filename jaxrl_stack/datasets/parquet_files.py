@@ -65,9 +65,10 @@ class ParquetFile:
 
     @property
     def more(self) -> dict[str, Any]:
-        """Additional facts about the data, for which `DatasetInfo` has no other field (`DatasetInfo.more`): a dict of
-        JSON types, read from the file's metadata. This package writes these facts into tables of steps and files of
-        packed (serialized) episodes. Empty for files of other programs.
+        """Additional facts about the data, for which `DatasetInfo` has no other field: a dict of JSON types.
+
+        The dict is read from the file's metadata, and becomes `DatasetInfo.more`. This package writes these facts into
+        tables of steps and files of packed (serialized) episodes. Empty for files of other programs.
         """
         with damage_of(self.path):
             found = json.loads(self.own_metadata.get(MORE_KEY, b"{}"))

@@ -43,8 +43,9 @@ def checksum_of(metadata: Mapping[bytes, bytes]) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """Description of one array in a column of recorded steps: its name in the file, and the shape and dtype of one
-    row. A nested column has several arrays.
+    """Description of one array in a column of recorded steps: its name in the file, and the shape and dtype of one row.
+
+    A nested column has several arrays.
     """
 
     name: str
@@ -177,8 +178,10 @@ class StepFormat:
 
     @property
     def file_columns(self) -> list[str]:
-        """Names of the columns to read from a file with this layout: episode ids, step numbers, the flags of final rows
-        (extra rows for the last observations of chunks), and all arrays with at least one number per row.
+        """Names of the columns to read from a file with this layout.
+
+        These are episode ids, step numbers, the flags of final rows (extra rows for the last observations of chunks),
+        and all arrays with at least one number per row.
         """
         return [Columns.EPS_ID, Columns.T, IS_FINAL, *(leaf.name for leaf in self.leaves if leaf.size)]
 

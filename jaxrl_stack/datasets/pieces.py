@@ -56,14 +56,17 @@ class Reader(Protocol):
         ...
 
     def read_all(self) -> Iterator[Steps]:
-        """Yields all steps of the reader's files, in one or more `Steps` objects. The rows of tables may be in any
-        order, so all tables are read at once, which keeps episodes complete. Files that contain chunks of episodes are
-        read one part (such as a row group) at a time, and a long episode may be divided between several objects.
+        """Yields all steps of the reader's files, in one or more `Steps` objects.
+
+        The rows of tables may be in any order, so all tables are read at once, which keeps episodes complete. Files
+        that contain chunks of episodes are read one part (such as a row group) at a time, and a long episode may be
+        divided between several objects.
         """
         ...
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
-        """Estimates the bytes that the given columns of the reader's files will need in memory, from metadata or from
-        the first steps. Returns None if the size is unknown before reading.
+        """Estimates the bytes that the given columns of the reader's files will need in memory.
+
+        The estimate is made from metadata or from the first steps. Returns None if the size is unknown before reading.
         """
         ...

@@ -83,8 +83,10 @@ class ReadOptions:
         return cls(**{**found, **more})
 
     def spaces_of(self, info: DatasetInfo, *, has_bounds: bool = False) -> RecordedSpaces:
-        """Returns the spaces that the steps of a file must fit. Takes each space (observations, actions) from these
-        options or, if the option is None, from the file's description (`info`).
+        """Returns the spaces that the steps of a file must fit.
+
+        Takes each space (observations, actions) from these options or, if the option is None, from the file's
+        description (`info`).
 
         Args:
             info: Origin of the steps, from the file's metadata.

@@ -13,8 +13,10 @@ from jaxrl_stack.utils.action_masks import ACTION_MASK, OBSERVATIONS, mask_key_i
 
 
 def without_extra_keys(recorded: Any, space: Any) -> Any:
-    """Drops recorded observation keys that the module does not use. If recorded and module observations are both Dicts
-    with an action mask, drops only keys of the Dict in the entry "observations".
+    """Drops recorded observation keys that the module does not use.
+
+    If recorded and module observations are both Dicts with an action mask, drops only keys of the Dict in the entry
+    "observations".
 
     Args:
         recorded: Mapping of arrays, or of anything else, by key; or the Dict space of the recorded observations.

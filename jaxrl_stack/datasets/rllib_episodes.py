@@ -31,8 +31,9 @@ _BYTES_OF_CONTAINER, _BYTES_OF_ENTRY = 72, 16
 
 
 def unpacked_state(data: bytes) -> dict[str, Any]:
-    """Decodes the state of an RLlib episode, a nested dict, from msgpack bytes (`data`). The arrays in the result are
-    read-only, and do not share memory with `data`.
+    """Decodes the state of an RLlib episode, a nested dict, from msgpack bytes (`data`).
+
+    The arrays in the result are read-only, and do not share memory with `data`.
 
     Raises:
         ValueError: `data` is no packed episode.

@@ -137,9 +137,10 @@ class TableReader:
             )
 
     def _value(self, arrays: Sequence[pa.ChunkedArray], parts: Sequence[FilePart], name: str, column: str) -> Any:
-        """Concatenates one column's values from several row groups or files. Ids (of episodes, environments, agents)
-        become Arrow text; other values become arrays or pytrees of arrays. Returns None if the column cannot be read
-        and is not required.
+        """Concatenates one column's values from several row groups or files.
+
+        Ids (of episodes, environments, agents) become Arrow text; other values become arrays or pytrees of arrays.
+        Returns None if the column cannot be read and is not required.
         """
         if column in self._columns.labels:
             return pa.chunked_array([chunk for own in arrays for chunk in as_texts(own).chunks], pa.string())
@@ -245,8 +246,10 @@ def _check_rows_are_steps(arrays: Sequence[pa.ChunkedArray], name: str, path: st
 
 
 def _spread(array: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """Returns an array ``[N, ...]`` of zeros into which the rows of `array` are copied, in order, at the indices where
-    the mask `where`, bool ``[N]``, is True.
+    """Returns an array ``[N, ...]`` with the rows of `array` at the indices that the mask `where` selects, and zeros
+    elsewhere.
+
+    The mask is bool ``[N]``. The rows of `array` keep their order.
     """
     found = np.zeros((len(where), *array.shape[1:]), array.dtype)
     found[where] = array

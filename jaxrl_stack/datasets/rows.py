@@ -49,8 +49,9 @@ class Rows:
 
     @functools.cached_property
     def same_episode(self) -> np.ndarray:
-        """Mask of the rows whose next row belongs to the same episode, bool ``[N - 1]``: the row's step does not end
-        the episode, and the episode ids, if known, are equal.
+        """Mask of the rows whose next row belongs to the same episode, bool ``[N - 1]``.
+
+        True if the row's step does not end the episode, and the episode ids, if known, are equal.
         """
         same = ~self.ended[:-1]
         return same if self.episode is None else same & (self.episode[1:] == self.episode[:-1])
@@ -66,8 +67,10 @@ class Rows:
 
     @functools.cached_property
     def observed_next(self) -> np.ndarray:
-        """Mask of the rows whose recorded next observation equals the observation of the next row up to rounding, bool
-        ``[N - 1]``; True for all rows if the table has no next observations.
+        """Mask of the rows whose recorded next observation equals the next row's observation up to rounding, bool
+        ``[N - 1]``.
+
+        True for all rows if the table has no next observations.
         """
         if self.next_obs is None:
             return np.ones(max(self.num_rows - 1, 0), bool)
@@ -151,16 +154,19 @@ def joined(rows: Rows, *, zero_final: bool = False) -> tuple[Steps, np.ndarray]:
 
 
 def _made(columns: Any, is_final: np.ndarray, number: np.ndarray, t: np.ndarray, ids: list[str]) -> Steps:
-    """Creates a `Steps` object from columns that already contain the extra rows with final observations. Drops the ids
-    of episodes of which no row is left, and numbers the other episodes from 0.
+    """Creates a `Steps` object from columns that already contain the extra rows with final observations.
+
+    Drops the ids of episodes of which no row is left, and numbers the other episodes from 0.
     """
     used, episode = np.unique(number, return_inverse=True)
     return Steps(columns, is_final, episode.astype(np.int32), t, [ids[i] for i in used.tolist()])
 
 
 def _episode_numbers(rows: Rows, starts: np.ndarray) -> np.ndarray:
-    """Returns the episode index of each row, int ``[N]``. An episode begins with a new id or after the end of another
-    episode; without ids, each chunk of consecutive steps is a separate episode.
+    """Returns the episode index of each row, int ``[N]``.
+
+    An episode begins with a new id or after the end of another episode. Without ids, each chunk of consecutive steps is
+    a separate episode.
     """
     begins = starts if rows.episode is None else np.append([True], ~rows.same_episode)[: len(starts)]
     return np.cumsum(begins) - 1
@@ -175,8 +181,9 @@ def _counted(starts: np.ndarray, number: np.ndarray) -> np.ndarray:
 
 
 def _with_truncation(columns: Mapping[str, Any], gives_up: np.ndarray, ends: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the truncated flags, ``{TRUNCATEDS: bool [N]}``, after the last steps of some chunks are dropped. The
-    mask `gives_up` marks these steps: their next observation is unknown, so the row of the step becomes the chunk's
+    """Returns the truncated flags, ``{TRUNCATEDS: bool [N]}``, after the last steps of some chunks are dropped.
+
+    The mask `gives_up` marks these steps: their next observation is unknown, so the row of the step becomes the chunk's
     final row. If a dropped step is truncated, the step before it in the chunk is flagged as truncated.
     """
     truncated = columns[Columns.TRUNCATEDS].copy()

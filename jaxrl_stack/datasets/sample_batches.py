@@ -128,8 +128,10 @@ class SampleBatchReader:
         return piece_of(ForeignTable(values, lambda row: rows[row]), columns, self._options, self.info)
 
     def _batch(self, file: BatchFile, columns: ForeignColumns, found: StoredSampleBatch) -> dict[str, Any]:
-        """Decodes a sample batch to ``{column: pytree of [T, ...]}``. Ids become Arrow text. A batch without
-        termination, truncation or done flags counts as one terminated episode, as in RLlib.
+        """Decodes a sample batch to ``{column: pytree of [T, ...]}``.
+
+        Ids become Arrow text. A batch without termination, truncation or done flags counts as one terminated episode,
+        as in RLlib.
         """
         cells = {}
         for name in columns.to_read:
@@ -313,8 +315,10 @@ def _as_texts(labels: Any) -> pa.ChunkedArray:
 
 
 def _next_observations(values: Mapping[str, Any]) -> Any:
-    """Returns the next observation of each step in a SampleBatch: the observation of the next row in the same episode.
-    The last step of an episode gets its own observation, as in RLlib.
+    """Returns the next observation of each step in a SampleBatch.
+
+    This is the observation of the next row in the same episode. The last step of an episode gets its own observation,
+    as in RLlib.
     """
     ids = np.asarray(values[Columns.EPS_ID].to_pylist())
     rows = np.arange(len(ids))

@@ -160,9 +160,10 @@ class StepWriter:
 
 
 def _by_path(compression: str | Mapping[str, str], schema: pa.Schema) -> Any:
-    """Converts the writer's setting `compression` to pyarrow's argument of the same name. A dict ``{column: codec}``
-    becomes ``{path in the Parquet file: codec}``, with "none" for all other columns. A string (one codec for all
-    columns) is returned unchanged.
+    """Converts the writer's setting `compression` to pyarrow's argument of the same name.
+
+    A dict ``{column: codec}`` becomes ``{path in the Parquet file: codec}``, with "none" for all other columns. A
+    string (one codec for all columns) is returned unchanged.
     """
     if isinstance(compression, str):
         return compression
@@ -175,9 +176,10 @@ def _by_path(compression: str | Mapping[str, str], schema: pa.Schema) -> Any:
 
 
 def cut_to(steps: Steps, max_rows: int) -> Steps:
-    """Splits each episode chunk with more than `max_rows` rows into smaller chunks. Each new chunk has at most
-    `max_rows` rows, including a final row, which is not a step and contains the observation after the chunk's last
-    step. If no chunk is too long, returns `steps` itself.
+    """Splits each episode chunk with more than `max_rows` rows into smaller chunks.
+
+    Each new chunk has at most `max_rows` rows, including a final row, which is not a step and contains the observation
+    after the chunk's last step. If no chunk is too long, returns `steps` itself.
     """
     starts = steps.piece_starts()
     lengths = np.diff(starts)

@@ -18,8 +18,9 @@ IN_FINAL_ROWS = (Columns.OBS, Columns.INFOS)
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """Recorded steps of one agent, one row per step, sorted by episode and time. Each chunk (piece) of an episode ends
-    with an extra *final row* for its last observation.
+    """Recorded steps of one agent, one row per step, sorted by episode and time.
+
+    Each chunk (piece) of an episode ends with an extra *final row* for its last observation.
 
     A piece is a whole episode, or a part of an episode that was cut during recording. Its final row contains the
     observation after its last step, and no action. So the next observation of the step in row ``i`` is always the

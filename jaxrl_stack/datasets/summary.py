@@ -20,8 +20,9 @@ _NUM_BINS = 40
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """Histogram: the number of values in each bin, and the edges of the bins. If each bin contains only one distinct
-    value, the bins have names instead of edges.
+    """Histogram: the number of values in each bin, and the edges of the bins.
+
+    If each bin contains only one distinct value, the bins have names instead of edges.
 
     Attributes:
         name: Name of the values.
@@ -252,7 +253,9 @@ class _Actions:
 
 def _discrete_values(space: gym.Space) -> Any:
     """Returns ``[first value, number of values]`` of a discrete action space, or one such pair per component; [] for
-    other spaces. The first value is always 0: recorded actions are numbered from 0, even if the space starts elsewhere.
+    other spaces.
+
+    The first value is always 0: recorded actions are numbered from 0, even if the space starts elsewhere.
     """
     if isinstance(space, gym.spaces.Discrete):
         return [0, int(space.n)]

@@ -56,8 +56,10 @@ class TableWriter:
         self._number = 0
 
     def add(self, steps: Steps) -> None:
-        """Adds recorded steps to the writer's buffer. If the next chunk of an episode does not fit into a file with the
-        buffered rows, first writes the buffer to a file.
+        """Adds recorded steps to the writer's buffer.
+
+        If the next chunk of an episode does not fit into a file with the buffered rows, first writes the buffer to a
+        file.
 
         Raises:
             OSError: The file cannot be written.

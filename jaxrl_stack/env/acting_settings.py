@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 def policy_device(config: AlgorithmConfig) -> Any:
-    """Returns the JAX device that runs the policies of an env runner whose environments are stepped in Python: the
-    runner's first GPU if ``num_gpus_per_env_runner`` > 0, else a CPU.
+    """Returns the JAX device for the policies of an env runner that steps its environments in Python.
+
+    The device is the runner's first GPU if ``num_gpus_per_env_runner`` > 0, else a CPU.
     """
     gpus = [d for d in jax.local_devices() if d.platform != "cpu"] if config.num_gpus_per_env_runner else []
     return gpus[0] if gpus else jax.local_devices(backend="cpu")[0]

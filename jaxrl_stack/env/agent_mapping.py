@@ -69,8 +69,10 @@ def module_map_of(config: AlgorithmConfig, env: JaxEnv | None) -> ModuleMap:
 
 
 def steps_counted_per_env_step(config: AlgorithmConfig, env: JaxEnv | None) -> int:
-    """Returns how many steps one env step counts as, for example in the train batch size: the number of agents if
-    `count_steps_by` is "agent_steps" and `env` is a multi-agent JAX environment, else 1.
+    """Returns the number of steps that one env step counts as: 1, or the number of agents.
+
+    The train batch size, for example, counts steps like this. The number of agents is returned if `count_steps_by` is
+    "agent_steps" and `env` is a multi-agent JAX environment.
 
     Args:
         config: The algorithm's config; only ``count_steps_by="agent_steps"`` makes a difference.
@@ -91,9 +93,10 @@ def steps_counted_per_env_step(config: AlgorithmConfig, env: JaxEnv | None) -> i
 
 
 def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) -> str:
-    """Returns the id of the policy that controls an agent of a JAX environment. With
-    ``multi_agent(opponents=Snapshots(of=<policy>))``, every agent has the policy ``<policy>``, because opponents are
-    stored copies of this policy. Otherwise, returns the checked result of the policy mapping function.
+    """Returns the id of the policy that controls an agent of a JAX environment.
+
+    With ``multi_agent(opponents=Snapshots(of=<policy>))``, every agent has the policy ``<policy>``, because opponents
+    are stored copies of this policy. Otherwise, returns the checked result of the policy mapping function.
     """
     if config.opponents is not None:
         return config.opponents.of
@@ -193,9 +196,11 @@ class HostMapping:
         return _known_policy(policy, self._function, agent, self._name, self._known)
 
     def refuse(self, agent: Hashable, policy: str) -> NoReturn:
-        """Raises an error for an agent that the module `policy` cannot control. Either the agent is not among the
-        environment's `possible_agents`, or it is not among the agents that this module may control. `HostMapping`
-        determined these agents from trial calls of the policy mapping function and from the agents' spaces.
+        """Raises an error for an agent that the module `policy` cannot control.
+
+        Either the agent is not among the environment's `possible_agents`, or it is not among the agents that this
+        module may control. `HostMapping` determined these agents from trial calls of the policy mapping function and
+        from the agents' spaces.
 
         Raises:
             MultiAgentEnvError: Always.
@@ -215,9 +220,10 @@ class HostMapping:
 
 
 def _slots(spaces: AgentSpaces, found: Mapping[Hashable, Mapping[str, None]]) -> dict[str, tuple[Hashable, ...]]:
-    """Returns the agents that each module may control, ``{module_id: agents}``: first, the agents for which the policy
-    mapping function returned the module in trial episodes; second, all agents whose spaces equal the spaces of the
-    first such agent.
+    """Returns the agents that each module may control, ``{module_id: agents}``.
+
+    First, these are the agents for which the policy mapping function returned the module in trial episodes. Second,
+    they are all agents whose spaces equal the spaces of the first such agent.
     """
     slots = {}
     for policy in dict.fromkeys(policy for own in found.values() for policy in own):

@@ -71,8 +71,10 @@ class AgentPreprocessing:
                     )
 
     def __call__(self, observations: Mapping[Any, Any], episode: MultiAgentEpisode) -> Mapping[Any, Any]:
-        """Applies all `MultiAgentObservationPreprocessor` connectors, one after another, to the observations that one
-        environment returned from a reset or a step. Returns the new observation of each agent that observes.
+        """Applies all `MultiAgentObservationPreprocessor` connectors to the observations from one reset or step of one
+        environment.
+
+        The connectors run one after another. Returns the new observation of each agent that observes.
 
         Args:
             observations: By agent, of the agents that observe.

@@ -41,9 +41,11 @@ _kinds: weakref.WeakKeyDictionary[EnvCreator, list[tuple[dict[str, Any], Kind]]]
 
 @contextlib.contextmanager
 def creators_called_once() -> Iterator[None]:
-    """Context manager that avoids repeated calls of users' env creators. Environments that were created only to find
-    their kind ("jax", "vector" or "single"), or to build connectors, are stored, and `create` returns them later.
-    Environments that are still stored at the end of the ``with`` block are closed.
+    """Context manager that avoids repeated calls of users' env creators.
+
+    Environments that were created only to find their kind ("jax", "vector" or "single"), or to build connectors, are
+    stored, and `create` returns them later. Environments that are still stored at the end of the ``with`` block are
+    closed.
     """
     if _kept.get() is not None:
         yield
@@ -66,8 +68,9 @@ def close_unused() -> None:
 
 
 def create(creator: EnvCreator, context: EnvContext) -> Any:
-    """Returns an environment for an env runner: a stored one that the same creator made for an equal context, else the
-    result of a new call of the creator.
+    """Returns an environment for an env runner: a stored environment, or the result of a new call of the creator.
+
+    A stored environment is returned if the same creator made it for an equal context.
     """
     kept = _kept.get() or []
     for index, one in enumerate(kept):
@@ -129,8 +132,10 @@ def keep(creator: EnvCreator, context: EnvContext, env: Any) -> None:
 
 
 def _note(creator: EnvCreator, config: dict[str, Any], made: Any) -> Kind | None:
-    """Returns the kind ("jax", "vector" or "single") of the environment `made` that a creator returned, and caches the
-    kind for this creator and config. Returns None if `made` is no environment.
+    """Returns the kind ("jax", "vector" or "single") of the environment `made`, and caches the kind.
+
+    The creator returned this environment. The kind is cached for this creator and config. Returns None if `made` is no
+    environment.
     """
     if as_jax_env(made) is not None:
         kind: Kind = "jax"
@@ -145,9 +150,10 @@ def _note(creator: EnvCreator, config: dict[str, Any], made: Any) -> Kind | None
 
 
 def _first(name: str, creator: EnvCreator, context: EnvContext) -> tuple[EnvContext, Any]:
-    """Calls a user's env creator with a copy of the context. If the creator raises ``KeyError("num_envs")``, as a
-    creator of vector environments may, calls it again with ``num_envs=1`` in the context. Returns ``(context,
-    environment)``.
+    """Calls a user's env creator with a copy of the context, and returns ``(context, environment)``.
+
+    If the creator raises ``KeyError("num_envs")``, as a creator of vector environments may, calls it again with
+    ``num_envs=1`` in the context.
     """
     try:
         return context, creator(copy.copy(context))

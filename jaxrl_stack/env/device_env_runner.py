@@ -178,8 +178,10 @@ class DeviceEnvRunner(EnvRunner):
         vars(self).pop("_settings", None)
 
     def reset(self, config: Any) -> None:
-        """Resets the runner to a new config, with cleared metrics and new episodes. Only settings that are arguments of
-        compiled programs may differ from the previous config, so that nothing is compiled again.
+        """Resets the runner to a new config, with cleared metrics and new episodes.
+
+        Only settings that are arguments of compiled programs may differ from the previous config, so that nothing is
+        compiled again.
         """
         # Its own, and open, as a host runner's is.
         self.config, self._built_from = config.copy(copy_frozen=False), config
@@ -314,9 +316,10 @@ class DeviceEnvRunner(EnvRunner):
         return acting.first_row(jax.device_get(program(given, key, state, *self._weights())))
 
     def _step_of(self, module_id: str) -> ModuleStep:
-        """Returns the `ModuleStep` (pipelines and forward pass) that computes a module's actions. A module that
-        controls no agent has no pipelines: for such a module, uses the pipelines of the first module that controls an
-        agent.
+        """Returns the `ModuleStep` (pipelines and forward pass) that computes a module's actions.
+
+        A module that controls no agent has no pipelines: for such a module, uses the pipelines of the first module that
+        controls an agent.
         """
         modules = self.rollout.modules
         return modules[module_id] if module_id in modules else next(iter(modules.values())).of_module(module_id)
@@ -386,9 +389,10 @@ class DeviceEnvRunner(EnvRunner):
         return self._programs[key]
 
     def _weights(self) -> tuple[Any, Any, Any, Any]:
-        """Returns the inputs for computing actions, as the last arguments of the runner's compiled programs:
-        ``(parameters, other state, settings, timesteps)``. Parameters and other state are views of the learner's
-        arrays.
+        """Returns the inputs for computing actions, ``(parameters, other state, settings, timesteps)``.
+
+        They are the last arguments of the runner's compiled programs. Parameters and other state are views of the
+        learner's arrays.
         """
         state = host_view(self._learner.state)
         return state.params, state.rest, self._settings, self._timesteps()
@@ -412,9 +416,10 @@ class DeviceEnvRunner(EnvRunner):
         has_columns: bool = True,
         rollout: DeviceRollout | None = None,
     ) -> Any:
-        """Returns the compiled program that steps all environments `num_steps` times: ``(state, *weights) -> (state,
-        recorded steps, ended episodes)``. If `has_columns` is False, the program returns () instead of the recorded
-        steps.
+        """Returns the compiled program that steps all environments `num_steps` times.
+
+        The program is a function ``(state, *weights) -> (state, recorded steps, ended episodes)``. If `has_columns` is
+        False, it returns () instead of the recorded steps.
         """
         rollout = rollout or dataclasses.replace(self.rollout, shows_agents=has_columns and self._has_agents)
 
@@ -523,9 +528,10 @@ class DeviceEnvRunner(EnvRunner):
         return count.num_steps, episodes, self.metrics.reduce()
 
     def _evaluated_episodes(self, chunks: Iterator[Chunk], num_envs: int, reset: bool, with_running: bool) -> list[Any]:
-        """Runs an evaluation by iterating over `chunks`, a generator that steps the environments. Writes the steps to
-        files if the config sets an output. If callbacks need episode objects, builds and returns these for the callback
-        `on_sample_end`; else returns [].
+        """Runs an evaluation by iterating over `chunks`, a generator that steps the environments.
+
+        Writes the steps to files if the config sets an output. If callbacks need episode objects, builds and returns
+        these for the callback `on_sample_end`; else returns [].
         """
         samples: list[Any] = []
         running: list[Any] = []
@@ -545,8 +551,9 @@ class DeviceEnvRunner(EnvRunner):
         return samples + running if with_running else samples
 
     def record(self, *, key: jax.Array, num_episodes: int) -> list[RecordedEpisode]:
-        """Samples `num_episodes` evaluation episodes with the given PRNG key, for videos, and returns them. Environment
-        ``i`` of ``B`` contributes its first ``n // B + (i < n % B)`` episodes, with ``n = num_episodes``.
+        """Samples `num_episodes` evaluation episodes with the given PRNG key, for videos, and returns them.
+
+        Environment ``i`` of ``B`` contributes its first ``n // B + (i < n % B)`` episodes, with ``n = num_episodes``.
 
         Changes neither counters nor the environments of evaluations, and calls no callbacks for episodes.
 
@@ -571,8 +578,10 @@ class DeviceEnvRunner(EnvRunner):
 
     def _chunks(self, program: Any, state: RunnerState, count: Counting) -> Iterator[Chunk]:
         """Runs the rollout program repeatedly for one evaluation, until `count` has counted the requested number of
-        episodes or steps. After each run, yields the `RunnerState`, the recorded steps, and a mask (bool ``[T, B]``) of
-        the recorded steps that count for the evaluation.
+        episodes or steps.
+
+        After each run, yields the `RunnerState`, the recorded steps, and a mask (bool ``[T, B]``) of the recorded steps
+        that count for the evaluation.
         """
         weights, timeout_s = self._weights(), self.config.evaluation_sample_timeout_s
         started = time.monotonic()
@@ -627,10 +636,11 @@ class Counting:
         return self.num_steps >= self._most_steps if self._quota is None else bool(np.all(self.per_env >= self._quota))
 
     def add(self, steps: EpisodeEnds) -> np.ndarray:
-        """Counts the episodes and steps in `steps`, the next steps of an evaluation (NumPy arrays ``[T, B]``). Returns
-        a mask, bool ``[T, B]``, of the steps that count for the evaluation. If a number of steps is requested, the mask
-        is False after this number is reached. If a number of episodes is requested, each environment has a quota of
-        episodes, and the mask is False after the last episode of this quota.
+        """Counts the episodes and steps in `steps`, and returns a mask of the steps that count for the evaluation.
+
+        `steps` are the next steps of the evaluation (NumPy arrays ``[T, B]``), and the mask is bool ``[T, B]``. If a
+        number of steps is requested, the mask is False after this number is reached. If a number of episodes is
+        requested, each environment has a quota of episodes, and the mask is False after the last episode of this quota.
         """
         ended = np.asarray(steps.ended)
         if self._quota is None:

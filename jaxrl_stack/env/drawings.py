@@ -203,8 +203,10 @@ NOTE = "drawn from the observations"
 
 
 def observation(obs: Any, space: gym.Space, named_by: gym.Space | None = None) -> np.ndarray:
-    """Draws an observation as a frame, uint8 ``[H, W, 3]``: a Box of rank 2 or 3 with at least 2 rows and 2 columns as
-    an image (see `grid`), any other observation as a bar chart with one bar per number.
+    """Draws an observation as a frame, uint8 ``[H, W, 3]``: an image or a bar chart.
+
+    A Box of rank 2 or 3 with at least 2 rows and 2 columns is drawn as an image (see `grid`). Any other observation is
+    drawn as a bar chart with one bar per number.
 
     Args:
         obs: One observation, NumPy.
@@ -231,9 +233,10 @@ def observation(obs: Any, space: gym.Space, named_by: gym.Space | None = None) -
 
 
 def _parts(named_by: gym.Space, space: gym.Space) -> tuple[tuple[str, int], ...]:
-    """Returns the groups of bars in the bar chart of an observation, as pairs ``(name, number of bars)``. If the space
-    `named_by` is a Dict or Tuple with as many numbers as the observation's `space`, each key or entry of `named_by` is
-    a group. Otherwise, each bar is a group, named by the index of the bar.
+    """Returns the groups of bars in the bar chart of an observation, as pairs ``(name, number of bars)``.
+
+    If the space `named_by` is a Dict or Tuple with as many numbers as the observation's `space`, each key or entry of
+    `named_by` is a group. Otherwise, each bar is a group, named by the index of the bar.
     """
     num_bars = gym.spaces.flatdim(space)
     parts: dict[str, gym.Space] = {}
@@ -247,8 +250,10 @@ def _parts(named_by: gym.Space, space: gym.Space) -> tuple[tuple[str, int], ...]
 
 
 def grid(image: np.ndarray, space: gym.spaces.Box) -> np.ndarray:
-    """Draws an image ``[H, W]`` or ``[H, W, C]`` as a frame. Enlarges the image by the largest integer factor with
-    which the longer side has at most 240 pixels; larger images keep their size.
+    """Draws an image ``[H, W]`` or ``[H, W, C]`` as a frame.
+
+    Enlarges the image by the largest integer factor with which the longer side has at most 240 pixels; larger images
+    keep their size.
 
     One channel is drawn in grey. Three channels of a uint8 image are red, green and blue; four are a stack of frames,
     of which the last is drawn. In other images, channels are kinds of objects: each cell has the colour of its first

@@ -46,8 +46,10 @@ class EnvContext(dict):
         num_workers: int | None = None,
         recreated_worker: bool | None = None,
     ) -> EnvContext:
-        """Returns a copy of the env context. `env_config` replaces the items of the copy, and the other arguments
-        replace the attributes with the same names. Items and attributes whose argument is None do not change.
+        """Returns a copy of the env context.
+
+        `env_config` replaces the items of the copy, and the other arguments replace the attributes with the same names.
+        Items and attributes whose argument is None do not change.
 
         The config is copied deeply: changing one env's config leaves the others alone.
         """

@@ -117,8 +117,10 @@ class EnvContract:
         self._examine_step(outcome, index)
 
     def _examine_step(self, outcome: Any, index: int) -> None:
-        """Checks the return value of an environment's `step` in detail. `check_step` calls this method if its faster
-        check does not accept the value, and for all steps until the first step of every environment was checked.
+        """Checks the return value of an environment's `step` in detail.
+
+        `check_step` calls this method if its faster check does not accept the value, and for all steps until the first
+        step of every environment was checked.
         """
         if isinstance(outcome, tuple) and len(outcome) == 5:
             obs, reward, terminated, truncated, info = outcome
@@ -229,9 +231,10 @@ class VectorContract:
             raise ValueError(f"environment({self._name!r}): {problem}")
 
     def _is_column(self, values: Any, kinds: str) -> bool:
-        """Whether `values` is a valid array of rewards or flags from a vector step: one number per sub-environment,
-        with a ``dtype.kind`` in `kinds`. If `kinds` lacks "f" (float), the values are flags, which must be bool, 0 or
-        1.
+        """Whether `values` is a valid array of rewards or flags from a vector step.
+
+        A valid array has one number per sub-environment, and a ``dtype.kind`` in `kinds`. If `kinds` lacks "f" (float),
+        the values are flags, which must be bool, 0 or 1.
         """
         try:
             array = np.asarray(values)
@@ -291,8 +294,10 @@ def misfit_of_signals(signals: dict[str, Any], place: str) -> str | None:
 
 
 def wrong_choice(space: gym.Space, obs: Any, name: str) -> str | None:
-    """Returns an error sentence if an observation contains a choice that a discrete space (Discrete, MultiDiscrete,
-    MultiBinary) does not have; else None. The one-hot encoding of such a choice would be all zeros.
+    """Returns an error sentence if an observation contains a choice that a discrete space does not have; else None.
+
+    Discrete spaces are Discrete, MultiDiscrete and MultiBinary. The one-hot encoding of such a choice would be all
+    zeros.
 
     Args:
         space: Space of the observation.

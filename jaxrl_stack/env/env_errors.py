@@ -29,9 +29,10 @@ class NotRestoredError(RuntimeError):
 
 
 def first_step_failed(setting: str) -> str:
-    """Returns a note to add to an error in an environment's first reset or step. The note says that
-    ``fault_tolerance({setting}=True)`` does not apply to this error, because a new environment would fail in the same
-    way.
+    """Returns a note to add to an error in an environment's first reset or step.
+
+    The note says that ``fault_tolerance({setting}=True)`` does not apply to this error, because a new environment would
+    fail in the same way.
     """
     return (
         f"fault_tolerance({setting}=True) does not apply to the first reset() or step() of an environment: a new one "

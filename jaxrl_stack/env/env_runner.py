@@ -140,8 +140,9 @@ class EnvRunner(Checkpointable, abc.ABC):
         return "pong"
 
     def on_restarted(self, num_restarts: int) -> None:
-        """Hook, called in a restarted env runner actor after it received weights and connector states. A subclass can
-        set a new seed, so that the runner does not repeat its earlier episodes.
+        """Hook, called in a restarted env runner actor after it received weights and connector states.
+
+        A subclass can set a new seed, so that the runner does not repeat its earlier episodes.
 
         Args:
             num_restarts: Number of restarts of this actor so far.

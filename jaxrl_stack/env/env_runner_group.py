@@ -485,9 +485,10 @@ class EnvRunnerGroup:
         keep_remote: bool = False,
         timeout_seconds: float | None = None,
     ) -> list[Any]:
-        """Distributes sampling over all runners and returns the results. Each dict in `shares` contains the keyword
-        arguments of one call: a runner executes ``func(runner, **share)``, or ``runner.<func>(**share)`` if `func` is
-        the name of a method.
+        """Distributes sampling over all runners and returns the results.
+
+        Each dict in `shares` contains the keyword arguments of one call: a runner executes ``func(runner, **share)``,
+        or ``runner.<func>(**share)`` if `func` is the name of a method.
 
         Share j is sampled by healthy runner j modulo their number, so the same seed gives the same samples. Shares of
         lost or late actors are requested from the others.
@@ -603,8 +604,9 @@ class EnvRunnerGroup:
         return [whole(*answer)[1] for answer in self._samples(results)]
 
     def _check_not_stalled(self, *, has_answers: bool) -> None:
-        """Warns if, in this round of sampling calls, no runner has returned a result and no runner has failed. Raises
-        TimeoutError after several such rounds in a row.
+        """Warns if, in this round of sampling calls, no runner has returned a result and no runner has failed.
+
+        Raises TimeoutError after several such rounds in a row.
         """
         self._num_rounds_without_data = 0 if has_answers else self._num_rounds_without_data + 1
         if has_answers:
@@ -732,17 +734,19 @@ class EnvRunnerGroup:
         self._send_state(state, to_worker_indices, timeout_seconds, with_requests=with_requests)
 
     def sync_local_env_runner(self) -> None:
-        """Loads into the local runner the weights that ``sync_weights(with_requests=True)`` stored for this runner,
-        together with the argument `more_state` of that call. Does nothing if these weights are already loaded.
+        """Loads the weights that ``sync_weights(with_requests=True)`` stored for the local runner into this runner.
+
+        Also loads the argument `more_state` of that call. Does nothing if these weights are already loaded.
         """
         if self._local is not None and self._for_local is not None:
             self._local.set_state(self._for_local)
             self._for_local = None
 
     def _refs_of_modules(self) -> frozenset[str]:
-        """Returns the names of the weight arrays in the runners' modules; ``sync_weights(inference_only=True)`` sends
-        only these arrays. The first call requests the names from the local runner, or from a healthy actor if the group
-        has no local runner. Later calls return the cached names.
+        """Returns the names of the weight arrays in the runners' modules.
+
+        ``sync_weights(inference_only=True)`` sends only these arrays. The first call requests the names from the local
+        runner, or from a healthy actor if the group has no local runner. Later calls return the cached names.
         """
         if self._module_refs is None:
             answers = self.foreach_env_runner(module_refs, remote_worker_ids=self.healthy_env_runner_ids()[:1])
@@ -832,9 +836,10 @@ class EnvRunnerGroup:
         env_to_module: EnvToModulePipeline | None = None,
         module_to_env: Any = None,
     ) -> dict[str, Any]:
-        """Builds one env runner state that all runners can load. The state consists of the entries of
-        `rl_module_state` (for example, the weights), the number `env_steps_sampled`, and the merged env-to-module
-        connector states of the actors.
+        """Builds one env runner state that all runners can load.
+
+        The state consists of the entries of `rl_module_state` (for example, the weights), the number
+        `env_steps_sampled`, and the merged env-to-module connector states of the actors.
 
         Args:
             config: The config; its ``sample_timeout_s`` bounds the wait for the actors.
@@ -957,9 +962,11 @@ class EnvRunnerGroup:
         return answers
 
     def _note_failure(self, actor_id: int, error: Exception) -> None:
-        """Restarts or drops an actor that raised an exception while sampling. Raises the exception instead in two
-        cases: the config tolerates no failures, or the group has no sample yet and the environments of this actor have
-        not made their first step. Raises `ConsecutiveFailuresError` after too many failures in a row.
+        """Restarts or drops an actor that raised an exception while sampling.
+
+        Raises the exception instead in two cases: the config tolerates no failures, or the group has no sample yet and
+        the environments of this actor have not made their first step. Raises `ConsecutiveFailuresError` after too many
+        failures in a row.
         """
         policy = self._recovery.policy
         if isinstance(error, NotRestoredError):
@@ -980,8 +987,9 @@ class EnvRunnerGroup:
         self._recovery.note_failure(actor_id, error)
 
     def _has_stepped(self, actor_id: int) -> bool:
-        """Whether an actor's environments have made their first step. True if the actor does not answer, so that its
-        failure is not treated as an error of the first step.
+        """Whether an actor's environments have made their first step.
+
+        True if the actor does not answer, so that its failure is not treated as an error of the first step.
         """
         timeout = self._recovery.policy.probe_timeout_s
         answers = self._manager.foreach_actor(_stepped, remote_actor_ids=[actor_id], timeout_seconds=timeout)
@@ -989,8 +997,10 @@ class EnvRunnerGroup:
 
 
 def merges_env_runner_states(config: AlgorithmConfig) -> bool:
-    """Whether the running statistics of the runners' connectors are merged, as the setting ``merge_env_runner_states``
-    specifies. "training_only" merges the statistics of training runners, but not the statistics of evaluation runners.
+    """Whether the running statistics of the runners' connectors are merged.
+
+    The setting ``merge_env_runner_states`` specifies this. "training_only" merges the statistics of training runners,
+    but not the statistics of evaluation runners.
     """
     wanted = config.merge_env_runner_states
     return not config.in_evaluation if wanted == "training_only" else bool(wanted)
@@ -1028,8 +1038,10 @@ def ask_one(group: EnvRunnerGroup, method: Func, **kwargs: Any) -> Any:
 def _restored(
     runner: Any, *, num_restarts: int, config: AlgorithmConfig | None, changed: Mapping[str, Any], **states: Any
 ) -> None:
-    """Initializes an env runner actor after a restart. If `reset_env_runners` was called, loads the config of its last
-    call. Then loads the settings that were changed later, the newest weights and the newest connector states.
+    """Initializes an env runner actor after a restart.
+
+    If `reset_env_runners` was called, loads the config of its last call. Then loads the settings that were changed
+    later, the newest weights and the newest connector states.
     """
     if config is not None:
         runner.reset(config)
@@ -1045,9 +1057,10 @@ def _stepped(runner: EnvRunner) -> bool:
 
 
 def _split_list(value: Any, has_local: bool) -> tuple[Any, Any]:
-    """Splits an argument of a call to all runners into ``(value for the local runner, value for the actors)``. The
-    first entry of a list is for the local runner, the other entries are for the actors. A value that is no list is for
-    both. If `has_local` is False, the actors get the whole list.
+    """Splits an argument of a call to all runners into ``(value for the local runner, value for the actors)``.
+
+    The first entry of a list is for the local runner, the other entries are for the actors. A value that is no list is
+    for both. If `has_local` is False, the actors get the whole list.
     """
     if value is None or callable(value) or isinstance(value, str | dict) or not has_local:
         return value, value

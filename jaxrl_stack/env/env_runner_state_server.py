@@ -36,9 +36,10 @@ class EnvRunnerStateServer:
                 self._state = state
 
     def clear(self) -> None:
-        """Removes the stored env runner state: runners fetch nothing until the next `push`, and this `push` may have
-        older weights than the removed state. `EnvRunnerGroup` calls this method when it sends another state to the
-        runners directly.
+        """Removes the stored env runner state: runners fetch nothing until the next `push`.
+
+        This `push` may have older weights than the removed state. `EnvRunnerGroup` calls this method when it sends
+        another state to the runners directly.
         """
         with self._lock:
             self._state = None

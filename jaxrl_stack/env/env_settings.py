@@ -52,8 +52,10 @@ def field_names(params: Any) -> list[str]:
 def refuse_unknown_setting(
     name: str, config: dict[str, Any], fields: list[str], arguments: dict[str, inspect.Parameter] | None
 ) -> None:
-    """Raises ValueError for items of `config` that name neither an environment parameter (`fields`) nor a constructor
-    argument (`arguments`). `arguments` is None if the user passed an instance, whose constructor was already called.
+    """Raises ValueError for items of `config` that name neither an environment parameter nor a constructor argument.
+
+    `fields` are the names of the environment parameters, `arguments` the constructor arguments. `arguments` is None if
+    the user passed an instance, whose constructor was already called.
     """
     if arguments and any(p.kind is p.VAR_KEYWORD for p in arguments.values()):
         return
@@ -66,8 +68,10 @@ def refuse_unknown_setting(
 
 
 def replaced_fields(name: str, params: Any, config: dict[str, Any]) -> Any:
-    """Returns `params` with the values that `config` sets for environment parameters, and recomputes the parameters
-    that are computed from them. Ignores items of `config` that are no environment parameters.
+    """Returns `params` with the values that `config` sets for environment parameters.
+
+    Also recomputes the parameters that are computed from these values. Ignores items of `config` that are no
+    environment parameters.
     """
     fields = field_names(params)
     given = {n: _converted(name, n, getattr(params, n), value) for n, value in config.items() if n in fields}
@@ -144,9 +148,10 @@ def derived_fields(params: Any, names: Collection[str]) -> dict[str, Derived]:
 
 
 def related_fields(params: Any, names: Collection[str]) -> dict[str, list[str]]:
-    """Returns the unchanged environment parameters whose values may not suit the new value of a changed parameter,
-    ``{changed parameter: ["other=value"]}``. The user gets a notice about these parameters. For example, a
-    moment of inertia may not suit a new length of a link.
+    """Returns the unchanged environment parameters whose values may not suit the new value of a changed parameter.
+
+    The result is ``{changed parameter: ["other=value"]}``. The user gets a notice about these parameters. For example,
+    a moment of inertia may not suit a new length of a link.
     """
     unchanged = set(field_names(params)).difference(names)
     kept = {
@@ -157,8 +162,10 @@ def related_fields(params: Any, names: Collection[str]) -> dict[str, list[str]]:
 
 
 def _converted(name: str, field: str, default: Any, value: Any) -> Any:
-    """Converts `value` to a NumPy array with the dtype that JAX uses for `default`. Raises ValueError if `value`
-    does not fit the dtype and shape of `default`. If `default` is not numeric, returns `value` unchanged.
+    """Converts `value` to a NumPy array with the dtype that JAX uses for `default`.
+
+    Raises ValueError if `value` does not fit the dtype and shape of `default`. If `default` is not numeric, returns
+    `value` unchanged.
     """
     if not isinstance(default, (bool, int, float, np.generic, np.ndarray, jax.Array)):
         return value

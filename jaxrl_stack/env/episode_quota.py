@@ -29,8 +29,9 @@ class EpisodeQuota:
         self._kept: list[list[Any]] = [[] for _ in self._sizes]
 
     def add(self, ended: Iterable[tuple[int, Any]]) -> EpisodeQuota:
-        """Adds ended episodes, pairs ``(environment index, episode)`` in the order in which they ended. Ignores the
-        episodes of environments that have already contributed the required number of episodes.
+        """Adds ended episodes, pairs ``(environment index, episode)`` in the order in which they ended.
+
+        Ignores the episodes of environments that have already contributed the required number of episodes.
         """
         for index, episode in ended:
             if len(self._kept[index]) < self._sizes[index]:

@@ -33,9 +33,10 @@ logger = logging.getLogger(__name__)
 
 
 class _Failures:
-    """Context manager around calls of environments, ``with failures: environment.step(...)``. Stores an exception of
-    the ``with`` block in `last`, so that a later handler can distinguish failures of environments from errors in other
-    code.
+    """Context manager that stores an exception of environment calls, ``with failures: environment.step(...)``.
+
+    An exception of the ``with`` block is stored in `last`, so that a later handler can distinguish failures of
+    environments from errors in other code.
     """
 
     last: BaseException | None = None
@@ -50,9 +51,10 @@ class _Failures:
 
 
 class _Stepping:
-    """Context manager around one step of all environments, ``with stepping: environments.step(...)``. If the step
-    succeeds, `FaultTolerantEnvs.note_step` gets its duration; if it raises, the exception is stored as a failure of the
-    environments.
+    """Context manager that records the duration or the failure of one step of all environments.
+
+    Usage: ``with stepping: environments.step(...)``. If the step succeeds, `FaultTolerantEnvs.note_step` gets its
+    duration. If it raises, the exception is stored as a failure of the environments.
 
     Args:
         envs: The environments.
@@ -114,8 +116,9 @@ class Attempts:
 
     @contextlib.contextmanager
     def dropped_on_error(self) -> Iterator[None]:
-        """Context manager around code that uses the data of the last sampling attempt: if the code raises, these data
-        are discarded and all environments are reset before the next attempt.
+        """Context manager that discards the data of the last sampling attempt if the code in the ``with`` block raises.
+
+        The code uses these data. After an exception, all environments are also reset before the next attempt.
         """
         try:
             yield
@@ -236,8 +239,10 @@ class FaultTolerantEnvs:
         self._failures_in_a_row: dict[int, int] = {}
 
     def _make_replayable(self, vector: Any) -> None:
-        """Makes all resets of a new vector of environments use seeds from `replayable`. This `ReplayableEpisodes`
-        object records the seeds and all actions, so that a replay can restore unfinished episodes later.
+        """Makes all resets of a new vector of environments use seeds from `replayable`.
+
+        This `ReplayableEpisodes` object records the seeds and all actions, so that a replay can restore unfinished
+        episodes later.
         """
         if not getattr(vector, "can_replay", False):
             vector.close()
@@ -312,8 +317,9 @@ class FaultTolerantEnvs:
         return [self._seed(i) for i in range(self.num_envs)] if self._num_resets == 0 else None
 
     def continue_seeds(self, state: Mapping[str, Any]) -> None:
-        """Continues the sequence of reset seeds in `state`, a saved result of ``replayable.get_state()``: later resets
-        use the next seeds of this sequence. Does not restore the saved episodes.
+        """Continues the sequence of reset seeds in `state`, a saved result of ``replayable.get_state()``.
+
+        Later resets use the next seeds of this sequence. Does not restore the saved episodes.
         """
         assert self.replayable is not None
         self.replayable.continue_seeds(state)
@@ -355,8 +361,10 @@ class FaultTolerantEnvs:
         )
 
     def new_watch(self) -> ObservationWatch | None:
-        """Creates an `ObservationWatch`, which checks the observations of all environments for values outside of their
-        space; None if checks are disabled, or if the space allows all values.
+        """Creates an `ObservationWatch`, which checks the observations of all environments for values outside of the
+        space.
+
+        Returns None if checks are disabled, or if the space allows all values.
         """
         return self.watch_of(self.vector.single_observation_space, self.num_envs, lambda row: f"copy {row}")
 
@@ -399,9 +407,10 @@ class FaultTolerantEnvs:
         self.recover = self._recover if self._restarts and has_stepped else None
 
     def accept(self, recording: RolloutRecording, out_of_range: Sequence[OutOfRange] = ()) -> None:
-        """Checks the recorded steps of a sampling attempt. Raises ValueError if rewards or observations are NaN or
-        infinite, if an action mask allows no action, or if `out_of_range` contains a report of an observation
-        outside of its space (see `OutOfRange`).
+        """Checks the recorded steps of a sampling attempt.
+
+        Raises ValueError if rewards or observations are NaN or infinite, if an action mask allows no action, or if
+        `out_of_range` contains a report of an observation outside of its space (see `OutOfRange`).
 
         Args:
             recording: The recorded steps.
@@ -443,10 +452,11 @@ class FaultTolerantEnvs:
             self._failures_in_a_row = {i: n for i, n in self._failures_in_a_row.items() if i not in sampled}
 
     def tolerate_in_attempt(self, error: BaseException, num_failures: int) -> bool:
-        """Handles the exception of a failed sampling attempt. If an environment failed and the config tolerates the
-        failure, returns True: sampling is repeated. If the config does not tolerate the failure, raises an error; see
-        `_tolerate`. After any failure of an environment, the next reset replaces this environment, or all environments
-        if it is unknown which one failed.
+        """Handles the exception of a failed sampling attempt.
+
+        If an environment failed and the config tolerates the failure, returns True: sampling is repeated. If the config
+        does not tolerate the failure, raises an error; see `_tolerate`. After any failure of an environment, the next
+        reset replaces this environment, or all environments if it is unknown which one failed.
 
         Args:
             error: Exception from an attempt.
@@ -522,8 +532,9 @@ class FaultTolerantEnvs:
 
 
 def _fits(form: tuple[int, gym.Space, gym.Space], other: tuple[int, gym.Space, gym.Space]) -> bool:
-    """Whether modules that were built for one vector of environments can act in another. The arguments `form` and
-    `other` describe the two vectors, as ``(num_envs, observation space, action space)``.
+    """Whether modules that were built for one vector of environments can act in another.
+
+    The arguments `form` and `other` describe the two vectors, as ``(num_envs, observation space, action space)``.
     """
     (num_envs, observations, actions), (other_num_envs, other_observations, other_actions) = form, other
     # Bounds of actions are what actions are scaled to.

@@ -59,9 +59,11 @@ class HostConnectors:
         return batch
 
     def update(self, episodes: list[SingleAgentEpisode], mode: Mode, where: np.ndarray | None = None) -> dict[str, Any]:
-        """Runs the Python connectors for the environments that `where` selects (bool ``[B]``; None: all), and stores
-        the results at the indices of these environments in `batch`. Returns `batch`, the module inputs of all
-        environments: ``{column: [B, ...]}``.
+        """Runs the Python connectors for the selected environments, and returns the module inputs of all environments,
+        ``{column: [B, ...]}``.
+
+        The mask `where` selects environments (bool ``[B]``; None: all). Their results are stored at their indices in
+        `batch`, which is returned.
         """
 
         def replaced(leaf: np.ndarray, new: np.ndarray) -> np.ndarray:

@@ -159,8 +159,9 @@ class HostEnvRunner(EnvRunner):
 
     @staticmethod
     def seed_of(config: AlgorithmConfig) -> int:
-        """Returns the seed from which all runners with this config derive their random numbers: the config's root seed,
-        or for evaluation a seed derived from the root seed.
+        """Returns the seed from which all runners with this config derive their random numbers.
+
+        This is the config's root seed, or for evaluation a seed derived from the root seed.
         """
         return derived_seed("evaluation", config.root_seed) if config.in_evaluation else config.root_seed
 
@@ -202,6 +203,7 @@ class HostEnvRunner(EnvRunner):
 
     def _observe_floats(self) -> None:
         """Makes the environments return float32 observations instead of integers, if int32 cannot hold the integers.
+
         Makes no change if a connector accepts only one of the two dtypes, or if float32 would change the shape or the
         kind of dtype (integer, float) of the modules' inputs.
         """
@@ -332,8 +334,10 @@ class HostEnvRunner(EnvRunner):
         self._policies.set_settings(traced_settings(self.config, self._module_ids))
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Resets the runner to a new config, with new callbacks, connectors and episodes. Only settings that are
-        arguments of compiled programs may differ from the previous config, so that nothing is compiled again.
+        """Resets the runner to a new config, with new callbacks, connectors and episodes.
+
+        Only settings that are arguments of compiled programs may differ from the previous config, so that nothing is
+        compiled again.
 
         The weights stay as they are until others are set; callbacks and connectors are new objects. If `env` or
         ``env_config`` of the runner's own config was changed (see `make_env`), environments are created again.
@@ -567,9 +571,10 @@ class HostEnvRunner(EnvRunner):
 
     @property
     def _sees_every_step(self) -> bool:
-        """Whether user code (callbacks or connectors in Python) runs in every env step. If True, the rollout maintains
-        episode objects, which this code reads. Because this code may log metrics, the logged metrics are also restored
-        after a failed sampling attempt.
+        """Whether user code (callbacks or connectors in Python) runs in every env step.
+
+        If True, the rollout maintains episode objects, which this code reads. Because this code may log metrics, the
+        logged metrics are also restored after a failed sampling attempt.
         """
         return self._watches_episodes or bool(self._host_connectors)
 
@@ -581,8 +586,10 @@ class HostEnvRunner(EnvRunner):
         return functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
 
     def _attempts(self, *, force_reset: bool = False) -> Attempts:
-        """Returns the `Attempts` loop, which repeats sampling if environments fail. After a failed attempt, the loop
-        restores the connector states and the counts of steps and episodes from before the first attempt.
+        """Returns the `Attempts` loop, which repeats sampling if environments fail.
+
+        After a failed attempt, the loop restores the connector states and the counts of steps and episodes from before
+        the first attempt.
         """
         if self.env is None:
             raise _error_without_envs(self.worker_index, self.config, self._envs.problem) from self._envs.problem
@@ -607,8 +614,9 @@ class HostEnvRunner(EnvRunner):
         self._rollout.forget_episodes()
 
     def _record_amount(self, num_steps: int, mode: Mode) -> list[Any]:
-        """Samples `num_steps` env steps of each of the ``B`` environments; with ``count_steps_by="agent_steps"``, at
-        least ``num_steps * B`` steps in total over all agents. Returns the episodes that ended.
+        """Samples `num_steps` env steps of each of the ``B`` environments, and returns the episodes that ended.
+
+        With ``count_steps_by="agent_steps"``, samples at least ``num_steps * B`` steps in total over all agents.
         """
         return [episode for _, episode in self._record_episodes(num_steps, mode)]
 
@@ -671,16 +679,18 @@ class HostEnvRunner(EnvRunner):
     # ------------------------------------------------------------------------------------------------------ metrics
 
     def take_step_times(self) -> StepTimes:
-        """Returns the total duration (seconds) and the number of vector steps since the last call. Returns zeros,
-        unless the vector environment steps its sub-environments one after the other in this process.
+        """Returns the total duration (seconds) and the number of vector steps since the last call.
+
+        Returns zeros, unless the vector environment steps its sub-environments one after the other in this process.
         """
         times, vector = self._counts.take_step_times(), self._envs.vector
         return times if vector is not None and vector.steps_in_turn else NO_STEP_TIMES
 
     def take_metrics(self) -> dict[str, Any]:
-        """Returns the metrics logged since the last call, for `MetricsLogger.aggregate`. Call this method after the
-        other ``take_...`` methods, because it clears the step counts that `take_agent_steps` returns: it logs them as
-        metrics first.
+        """Returns the metrics logged since the last call, for `MetricsLogger.aggregate`.
+
+        Call this method after the other ``take_...`` methods, because it clears the step counts that `take_agent_steps`
+        returns: it logs them as metrics first.
         """
         return self._counts.take_logged()
 
@@ -688,8 +698,9 @@ class HostEnvRunner(EnvRunner):
         return self._counts.report()
 
     def take_ended_episodes(self) -> EndedEpisodes:
-        """Returns the statistics (return, length, duration) of episodes that have ended and are not reported yet. Each
-        episode is reported once: by this method, in a `SampleBlock`, or by `get_metrics`.
+        """Returns the statistics (return, length, duration) of episodes that have ended and are not reported yet.
+
+        Each episode is reported once: by this method, in a `SampleBlock`, or by `get_metrics`.
         """
         return self._counts.take_ended()
 
@@ -702,16 +713,20 @@ class HostEnvRunner(EnvRunner):
     # -------------------------------------------------------------------------------------------------------- state
 
     def acting_parts(self) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """Returns the objects that compute actions, ``(MultiRLModule of all modules, env-to-module pipeline,
-        module-to-env pipeline)``, with the pipelines of the first module that controls an agent. The objects do not
-        contain the current weights and connector states.
+        """Returns the objects that compute actions: the MultiRLModule, and the pipelines of the first module that
+        controls an agent.
+
+        The tuple is ``(MultiRLModule of all modules, env-to-module pipeline, module-to-env pipeline)``. The objects do
+        not contain the current weights and connector states.
         """
         return next(iter(self.acting_parts_of_modules().values()))
 
     def acting_parts_of_modules(self) -> dict[str, tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]]:
-        """Returns the objects that compute actions, for each module that acts: ``{module_id: (MultiRLModule,
-        env-to-module pipeline, module-to-env pipeline)}``. The MultiRLModule contains all modules and is the same
-        object in each tuple; the pipelines differ.
+        """Returns the objects that compute actions, for each module that acts: the MultiRLModule, and connector
+        pipelines.
+
+        The result is ``{module_id: (MultiRLModule, env-to-module pipeline, module-to-env pipeline)}``. The
+        MultiRLModule contains all modules and is the same object in each tuple; the pipelines differ.
         """
         return {
             mid: (self._policies.modules, own.env_to_module, own.module_to_env)
@@ -719,9 +734,11 @@ class HostEnvRunner(EnvRunner):
         }
 
     def acting_parts_for(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """Returns the objects that compute a module's actions, ``(MultiRLModule of all modules, env-to-module pipeline,
-        module-to-env pipeline)``. A module that controls no agent has no pipelines: for such a module, returns the
-        pipelines of the first module that controls an agent.
+        """Returns the objects that compute a module's actions: the MultiRLModule of all modules, and connector
+        pipelines.
+
+        The tuple is ``(MultiRLModule, env-to-module pipeline, module-to-env pipeline)``. A module that controls no
+        agent has no pipelines: for such a module, returns the pipelines of the first module that controls an agent.
         """
         return self.acting_parts_of_modules().get(module_id) or self.acting_parts()
 
@@ -765,9 +782,10 @@ class HostEnvRunner(EnvRunner):
         }
 
     def _continue_episodes(self, state: Mapping[str, Any] | None) -> None:
-        """Restores the unfinished episodes from `state`, a result of `_running_episodes`. If `state` contains no
-        unfinished episodes, continues only the sequence of reset seeds. If `state` is None or does not fit this runner,
-        logs a warning, and the environments start new episodes.
+        """Restores the unfinished episodes from `state`, a result of `_running_episodes`.
+
+        If `state` contains no unfinished episodes, continues only the sequence of reset seeds. If `state` is None or
+        does not fit this runner, logs a warning, and the environments start new episodes.
         """
         envs = self._envs
         rollout: Any = self._rollout
@@ -810,9 +828,10 @@ class HostEnvRunner(EnvRunner):
         """
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores the entries of `state`, a complete `get_state()` result or a part of one. If the entry "random"
-        (random number states) is missing, the per-environment states of env-to-module connectors, such as frame stacks,
-        do not change.
+        """Restores the entries of `state`, a complete `get_state()` result or a part of one.
+
+        If the entry "random" (random number states) is missing, the per-environment states of env-to-module connectors,
+        such as frame stacks, do not change.
 
         With "random", the next ``sample()`` resets all environments, with seeds derived from this entry. If `state` has
         "running_episodes", too, and ``replayable_episodes`` is set, environments continue the stored episodes instead
@@ -875,9 +894,11 @@ class HostEnvRunner(EnvRunner):
         self._counts.note_lifetime(num_env_steps_sampled_lifetime)
 
     def merge_connector_deltas(self) -> None:
-        """Updates the running totals of this runner's connectors: merges the statistics that the connectors have
-        collected since the previous merge. This is sufficient if the group has only this runner;
-        `EnvRunnerGroup.merge_connector_states` merges the statistics of several runners.
+        """Updates the running totals of this runner's connectors with the statistics collected since the previous
+        merge.
+
+        This is sufficient if the group has only this runner; `EnvRunnerGroup.merge_connector_states` merges the
+        statistics of several runners.
         """
         self._connectors.merge_deltas()
 

@@ -229,9 +229,10 @@ class HostRollout:
         }
 
     def fits(self, state: Mapping[str, Any]) -> bool:
-        """Whether this sampling loop can continue from `state`, a saved `get_state()` result. False if callbacks or
-        Python connectors read episode objects and `state` has none, or if `state` lacks the outputs of the loop's
-        Python connectors.
+        """Whether this sampling loop can continue from `state`, a saved `get_state()` result.
+
+        False if callbacks or Python connectors read episode objects and `state` has none, or if `state` lacks the
+        outputs of the loop's Python connectors.
         """
         has_live = self.make_live is None or state["live"] is not None
         return has_live and (self.host_connectors is None or "host_batch" in state)
@@ -273,15 +274,18 @@ class HostRollout:
         return self._lengths
 
     def forget_episodes(self) -> None:
-        """Discards the unfinished episodes from which `EnvRunner.sample` builds its results, so that the next call does
-        not continue them. The episode objects that callbacks and Python connectors read do not change.
+        """Discards the unfinished episodes from which `EnvRunner.sample` builds its results.
+
+        The next call of `EnvRunner.sample` does not continue these episodes. The episode objects that callbacks and
+        Python connectors read do not change.
         """
         self.builder.reset()
 
     def _begin_watch(self) -> ObservationWatch | None:
-        """Begins the check of a rollout's observations for values outside of their space. Returns the
-        `ObservationWatch` to which the rollout adds the observations of each step. Returns None if all steps are
-        checked together after the rollout, if the space allows all values, or if checks are disabled
+        """Begins the check of a rollout's observations for values outside of their space.
+
+        Returns the `ObservationWatch` to which the rollout adds the observations of each step. Returns None if all
+        steps are checked together after the rollout, if the space allows all values, or if checks are disabled
         (``disable_env_checking``).
         """
         watch = self._watch
@@ -293,9 +297,10 @@ class HostRollout:
         return watch if sees_steps else None
 
     def _out_of_range(self, recording: Any, *, saw_steps: bool) -> Sequence[OutOfRange]:
-        """Returns `OutOfRange` reports (step, environment, problem) of the recorded observations that contain invalid
-        numbers, sorted by step. Numbers outside of the bounds of a `Box` are not reported as invalid: they only cause a
-        notice.
+        """Returns `OutOfRange` reports of the recorded observations that contain invalid numbers, sorted by step.
+
+        A report consists of step, environment and problem. Numbers outside of the bounds of a `Box` are not reported as
+        invalid: they only cause a notice.
         """
         if self._watch is None:
             return ()
@@ -304,9 +309,11 @@ class HostRollout:
         return self._watch.found()
 
     def _after_step(self, recording, step, inputs, env_to_module, timesteps, ended, is_last, keeps_all) -> None:
-        """Completes the record of a vector step (one step of all environments). If training or episode objects need an
-        environment's next observation (at the end of an episode: its final observation), adds the module inputs for
-        this observation. Also records returns and lengths of ended episodes, and marks the starts of new episodes.
+        """Completes the record of a vector step (one step of all environments).
+
+        If training or episode objects need an environment's next observation (at the end of an episode: its final
+        observation), adds the module inputs for this observation. Also records returns and lengths of ended episodes,
+        and marks the starts of new episodes.
         """
         any_ended = ended.any()
         if self._watch is not None and step.final_obs is not None:
@@ -338,9 +345,11 @@ class HostRollout:
         *,
         is_last: bool,
     ) -> tuple[VectorStep, Any]:
-        """Steps all environments and appends the new step to the objects of their unfinished episodes; then runs
-        connectors in Python and callbacks, which read these objects. Also resets environments whose episode has ended.
-        Used only if callbacks or Python connectors need episode objects.
+        """Steps all environments, and runs the Python connectors and callbacks that read episode objects.
+
+        First appends the new step to the objects of the unfinished episodes; then runs connectors in Python and
+        callbacks, which read these objects. Also resets environments whose episode has ended. Used only if callbacks or
+        Python connectors need episode objects.
 
         Returns:
             ``(step, inputs)``: the result of the step, and the module inputs for the observations after the step (see
@@ -373,8 +382,10 @@ class HostRollout:
     def _final_inputs(
         self, next_obs: Any, env_to_module: Any, prev_actions: Any, prev_rewards: Any, timesteps: int
     ) -> Any:
-        """Computes the module inputs for the observations that follow a step: the final observation where an episode
-        ended, not the first one after the reset. Connector statistics do not change.
+        """Computes the module inputs for the observations that follow a step.
+
+        Where an episode ended, the observation is the final one, not the first one after the reset. Connector
+        statistics do not change.
         """
         if not self.policy.records_obs:
             return next_obs
@@ -405,8 +416,10 @@ def _infos_of_resets(step: VectorStep, time: int) -> dict[tuple[int, int], dict]
 
 
 def _next_obs(step: VectorStep, ended: np.ndarray) -> Any:
-    """Returns the observations after a vector step, as new arrays. For an environment whose episode ended (mask
-    `ended`), the result contains the final observation, not the first observation after the reset.
+    """Returns the observations after a vector step, as new arrays.
+
+    For an environment whose episode ended (mask `ended`), the result contains the final observation, not the first
+    observation after the reset.
     """
     if step.final_obs is None:
         return np.array(step.obs) if isinstance(step.obs, np.ndarray) else jax.tree.map(np.array, step.obs)

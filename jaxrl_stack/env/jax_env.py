@@ -132,8 +132,9 @@ class JaxEnv(abc.ABC):
         return None
 
     def last_state(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        """Returns the environment state after a step but before the automatic reset; the arguments are the same as for
-        `step`. Videos draw the last frame of an episode from this state.
+        """Returns the environment state after a step but before the automatic reset.
+
+        The arguments are the same as for `step`. Videos draw the last frame of an episode from this state.
 
         By default, the state before the step, because `step` returns no other state before a reset.
         """
@@ -163,8 +164,9 @@ class JaxEnv(abc.ABC):
         """
 
     def step_keys(self, keys: jax.Array) -> Any:
-        """Converts PRNG keys to the `keys` arguments of `step_batch` for all steps of a rollout, in one call before the
-        rollout's loop over steps. By default, returns the PRNG keys unchanged.
+        """Converts PRNG keys to the `keys` arguments of `step_batch` for all steps of a rollout, in one call.
+
+        This call comes before the rollout's loop over steps. By default, returns the PRNG keys unchanged.
 
         Deriving keys in each step would be slower. A class that overrides `step_batch` gets the keys unchanged, unless
         it overrides `step_keys`, too.
@@ -198,8 +200,9 @@ _STEP_ENV_PARTS = ("obs", "state", "reward", "terminated", "truncated", "info")
 
 
 class _StepKeys(NamedTuple):
-    """PRNG keys of one environment step: the given key `whole`, and the key `own` for the dynamics, derived from
-    `whole`. A reset after the step derives another key from `whole`.
+    """PRNG keys of one environment step: the given key `whole`, and the key `own` for the dynamics.
+
+    `own` is derived from `whole`. A reset after the step derives another key from `whole`.
 
     Attributes:
         whole: Keys as they were given. The key of a reset is derived from them only when the reset is computed, because
@@ -261,8 +264,10 @@ class AutoResetJaxEnv(JaxEnv):
 
     @property
     def _step(self) -> Callable[..., Any]:
-        """Function ``(key, state, action, params)`` that steps the environment without a reset, and returns only arrays
-        and numbers, of the same shapes in every step. `_stepped` converts this return value to a `JaxStep`.
+        """Function ``(key, state, action, params)`` that steps the environment without a reset.
+
+        The function returns only arrays and numbers, of the same shapes in every step. `_stepped` converts this return
+        value to a `JaxStep`.
         """
         return self.step_env
 
@@ -401,7 +406,9 @@ class GymnaxEnv(AutoResetJaxEnv):
         return drawings.FPS.get(self._drawn_as, JaxEnv.render_fps)
 
     def render(self, state: Any) -> np.ndarray | None:
-        """Draws a frame: classic control and MinAtar with `jaxrl_stack.env.drawings`, other environments with
+        """Draws a frame; returns None if the environment cannot draw frames as arrays.
+
+        Draws classic control and MinAtar with `jaxrl_stack.env.drawings`, other environments with
         ``render(state, params)`` of their class. Returns None for gymnax's own renderers, which draw matplotlib
         figures, and for classes without `render`.
         """
@@ -423,8 +430,10 @@ class GymnaxEnv(AutoResetJaxEnv):
 
     @property
     def _drawn_as(self) -> str:
-        """gymnax's name of the environment, which selects the drawing function for video frames. It is "" for users'
-        classes and wrappers, because their states may differ from the states that the drawing functions expect.
+        """gymnax's name of the environment, which selects the drawing function for video frames.
+
+        The name is "" for users' classes and wrappers, because their states may differ from the states that the drawing
+        functions expect.
         """
         return str(self.env.name) if type(self.env).__module__.startswith("gymnax.environments.") else ""
 

@@ -11,8 +11,9 @@ import numpy as np
 
 
 def parts_of(method: str, outcome: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    """Returns the values that a method of an environment returned, as a tuple. Raises ValueError if the method did
-    not return a tuple or list with one value for each of the `names`.
+    """Returns the values that a method of an environment returned, as a tuple.
+
+    Raises ValueError if the method did not return a tuple or list with one value for each of the `names`.
 
     Raises:
         ValueError: Another number of values; names the method and the values that it should return.

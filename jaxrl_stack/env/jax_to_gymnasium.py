@@ -122,7 +122,9 @@ class GymnasiumFromJax(gym.Env):
 
     def replay(self, reset_key: jax.Array, step_keys: jax.Array) -> None:
         """Sets the PRNG keys for the next `reset` and the following steps, so that these calls repeat a recorded
-        episode. Without `replay`, the environment derives the keys from the seed of `reset`.
+        episode.
+
+        Without `replay`, the environment derives the keys from the seed of `reset`.
 
         The next `reset` (without a seed) calls the JAX environment's ``reset(reset_key, ...)``, step t its
         ``step(step_keys[t], ...)``; a `reset` after the end of an episode uses none, as on the device. A `reset` with
@@ -141,8 +143,10 @@ class GymnasiumFromJax(gym.Env):
 
 
 def _prepare(env: Any, config: dict[str, Any]) -> tuple[JaxEnv, Callable, Callable, Callable]:
-    """Creates the JAX environment for the gymnasium adapter and jits the environment's methods. Returns
-    ``(environment, reset, step, last_state)``. Later calls with equal, hashable arguments return the same objects.
+    """Creates the JAX environment for the gymnasium adapter, and jits the environment's methods.
+
+    Returns ``(environment, reset, step, last_state)``. Later calls with equal, hashable arguments return the same
+    objects.
     """
     # With their types: 1, 1.0 and True are equal.
     items = tuple((name, value, type(value)) for name, value in config.items())

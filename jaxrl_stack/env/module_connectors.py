@@ -48,6 +48,7 @@ class MergingByModule:
         self, states: Sequence[Mapping[str, Any]], *, known: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Merges the states that several env runners have of the env-to-module pipelines, for each module separately.
+
         The items of `states` and the result have the form ``{module_id: {connector name: connector state}}``.
 
         See `ConnectorPipelineV2.merge_states` for `known`.
@@ -88,9 +89,10 @@ class ModuleConnectors(ByModule[ConnectorStates]):
             self[mid].value = own
 
     def compiled_state(self) -> dict[str, Any] | None:
-        """Returns the states of compiled env-to-module connectors in the form that checkpoints store: ``{module_id:
-        {connector name: state}}``, or ``{connector name: state}`` for one agent. Returns None if no connector has a
-        state.
+        """Returns the states of compiled env-to-module connectors in the form that checkpoints store.
+
+        The form is ``{module_id: {connector name: state}}``, or ``{connector name: state}`` for one agent. Returns None
+        if no connector has a state.
         """
         states = {mid: state for mid, own in self.items() if (state := own.compiled_state())}
         return self._module_map.unwrapped(states) if jax.tree.leaves(states) else None

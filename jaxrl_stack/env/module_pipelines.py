@@ -60,9 +60,10 @@ class ModulePipelines(ByModule[Pipelines]):
         super().__init__(of)
 
     def acting_for(self, module_id: str) -> Pipelines:
-        """Returns the env-to-module and the module-to-env pipeline for computing a module's actions. A module that
-        controls no agent has no pipelines: for such a module, returns the pipelines of the first module that controls
-        an agent.
+        """Returns the env-to-module and the module-to-env pipeline for computing a module's actions.
+
+        A module that controls no agent has no pipelines: for such a module, returns the pipelines of the first module
+        that controls an agent.
         """
         return self[module_id] if module_id in self else next(iter(self.values()))
 
@@ -129,16 +130,20 @@ class ModulePipelines(ByModule[Pipelines]):
 
     @functools.cached_property
     def _histories(self) -> dict[str, Any]:
-        """Marks the arrays with an environment axis in the states of the env-to-module pipelines, ``{module_id: pytree
-        of bools}``: True for such arrays, for example frame stacks; False for all other arrays, for example running
+        """Marks the arrays with an environment axis in the states of the env-to-module pipelines,
+        ``{module_id: pytree of bools}``.
+
+        The mark is True for such arrays, for example frame stacks, and False for all other arrays, for example running
         statistics. See `per_env_leaves`.
         """
         return {mid: per_env_leaves(own.env_to_module.init) for mid, own in self.items()}
 
     def parts(self) -> list[tuple[str, Any]]:
-        """Returns the connector pipelines that checkpoints store, as two pairs ``(component name, pipeline)``: first
-        env-to-module, then module-to-env. With several agents, each pipeline is a `PipelinesByModule`, which contains
-        the pipelines of all modules. Returns [] for a single-agent runner without an environment.
+        """Returns the connector pipelines that checkpoints store, as two pairs ``(component name, pipeline)``.
+
+        The first pair is env-to-module, the second is module-to-env. With several agents, each pipeline is a
+        `PipelinesByModule`, which contains the pipelines of all modules. Returns [] for a single-agent runner without
+        an environment.
         """
         both = zip(
             (COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR), Pipelines._fields, strict=True
@@ -150,6 +155,7 @@ class ModulePipelines(ByModule[Pipelines]):
 
     def of_config(self) -> tuple[Any, ...]:
         """Returns ``(env-to-module pipeline, module-to-env pipeline)`` of the first module; () if there are no modules.
+
         The pipelines are passed to `AlgorithmConfig.for_checkpoints`, which can store their connectors in place of the
         user's functions that created the connectors. One module suffices, because all modules have the same connectors.
         """
@@ -258,9 +264,10 @@ def spaces_of_policies(config: Any, env: Any) -> dict[str, tuple[Any, Any]]:
 def make_rollout(
     config: Any, env: JaxEnv, pipelines: ModulePipelines, pure: PureModule, *, window_size: int
 ) -> DeviceRollout:
-    """Creates the `DeviceRollout` for an environment, its modules and their connector pipelines. A `DeviceRollout`
-    consists of pure functions that sample inside a compiled program. States, such as weights and connector states, are
-    arguments of these functions.
+    """Creates the `DeviceRollout` (functions that sample inside a compiled program) for an environment and its modules.
+
+    The functions are pure, and use the connector pipelines of the modules. States, such as weights and connector
+    states, are arguments of these functions.
 
     Args:
         config: The config of the runners that sample.

@@ -1,4 +1,5 @@
 """Checks of a multi-agent environment: the results of every reset and step must follow the `MultiAgentEnv` interface.
+
 Error messages name the environment, the index of its copy, the env runner, the agent and the step.
 """
 
@@ -226,7 +227,9 @@ class AgentsOfEpisode:
 
     def _fit(self, obs: Mapping[Any, Any]) -> bool:
         """Whether each observation in `obs`, ``{agent: observation}``, has the structure, shape and type of the agent's
-        observation space. This check is quick; if it returns False, `_check_forms` checks the values in detail.
+        observation space.
+
+        This check is quick; if it returns False, `_check_forms` checks the values in detail.
         """
         checks = self._form_checks
         for agent, value in obs.items():
@@ -244,9 +247,11 @@ class AgentsOfEpisode:
         flags: Mapping[str, Mapping[Any, Any]],
         infos: Mapping[Any, Any],
     ) -> None:
-        """Checks the values of each agent in detail. Raises an error if an observation does not fit the agent's space,
-        a reward is not one number, a flag is neither True nor False (1 or 0), or an info is neither a dict nor None.
-        The first check also raises an error for rewards that are not finite and observations that are out of bounds.
+        """Checks the observation, reward, flags and info of each agent in detail.
+
+        Raises an error if an observation does not fit the agent's space, a reward is not one number, a flag is neither
+        True nor False (1 or 0), or an info is neither a dict nor None. The first check also raises an error for rewards
+        that are not finite and observations that are out of bounds.
         """
         for agent, value in obs.items():
             self._check_observation(agent, value)
@@ -264,8 +269,9 @@ class AgentsOfEpisode:
                 self._refuse(f"returned the info {shown(value)} of agent {agent!r}. Return a dict, {{}} if empty.")
 
     def _check_observation(self, agent: Hashable, value: Any) -> None:
-        """Raises an error if the observation of an agent does not have the structure, shapes and types of the agent's
-        space. The environment's first observations are also checked for values outside of the bounds of the space.
+        """Raises an error if an agent's observation does not have the structure, shapes and types of the agent's space.
+
+        The environment's first observations are also checked for values outside of the bounds of the space.
         """
         space = self._env.get_observation_space(agent)
         problem = misfit(space, value, f"the observation of agent {agent!r}")
@@ -284,8 +290,9 @@ class AgentsOfEpisode:
 
 
 def notice_unclaimed_rewards(name: str, agents: Collection[Any], where: str = "") -> None:
-    """Prints a notice, once per environment and agent, about rewards that an agent got before its first action or after
-    its end. Such rewards do not count in episode returns and losses.
+    """Prints a notice about rewards that an agent got before its first action or after its end.
+
+    The notice is printed once per environment and agent. Such rewards do not count in episode returns and losses.
 
     Args:
         name: Name of the environment.

@@ -244,8 +244,10 @@ class GroupAgentsWrapper(MultiAgentEnv):
         return by_agent
 
     def _grouped(self, items: Mapping[Any, Any], join: Callable[[Any], Any]) -> dict[Any, Any]:
-        """Converts a dict by agent to a dict by group: `join` combines the values of a group's members to one value;
-        values of agents without a group do not change.
+        """Converts a dict by agent to a dict by group of agents.
+
+        The function `join` combines the values of a group's members to one value. Values of agents without a group do
+        not change.
         """
         grouped: dict[Any, Any] = {}
         for agent, item in items.items():

@@ -44,8 +44,11 @@ class MultiAgentEnvRunner(HostEnvRunner):
         super().make_module()
 
     def _agents_of(self, spaces: AgentSpaces) -> tuple[AgentPreprocessing, HostMapping]:
-        """Builds two objects for agents with the given `spaces`: the `AgentPreprocessing`, which applies the config's
-        preprocessors to the observations of all agents jointly, and the `HostMapping` of agents to modules.
+        """Builds the preprocessing of observations and the mapping of agents to modules, for agents with the given
+        `spaces`.
+
+        The `AgentPreprocessing` applies the config's preprocessors to the observations of all agents jointly. The
+        `HostMapping` maps agents to modules.
         """
         preprocessing = agent_preprocessing(self.config, spaces, self.env)
         return preprocessing, HostMapping(self.config, preprocessing.spaces, f"environment({self.config.env!r})")

@@ -49,8 +49,10 @@ class MultiAgentJaxStep(NamedTuple):
 
 
 class MultiAgentJaxEnv(AutoResetJaxEnv):
-    """Base class of multi-agent environments written as pure functions. Observations and actions are dicts with an
-    entry for each agent in `possible_agents`; dicts of rewards and flags may omit agents.
+    """Base class of multi-agent environments written as pure functions.
+
+    Observations and actions are dicts with an entry for each agent in `possible_agents`; dicts of rewards and flags may
+    omit agents.
 
     Subclasses set `possible_agents` and the spaces, and write `reset_env` and `step_env`, which are called for one
     environment; and `acts`, if not everybody acts in every step. Their return values follow `MultiAgentEnv`::
@@ -131,9 +133,10 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return self._whole_step
 
     def _whole_step(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        """Steps the environment without a reset: calls `step_env`, and adds entries for the agents that the returned
-        dicts of rewards and flags omit. Also computes whether the episode has ended and which agents act next.
-        Returns ``(obs, state, rewards, terminated, truncated, infos, terminateds, truncateds, acts)``.
+        """Steps the environment without a reset, and adds entries for the agents that dicts of rewards and flags omit.
+
+        Calls `step_env`, which returns these dicts. Also computes whether the episode has ended and which agents act
+        next. Returns ``(obs, state, rewards, terminated, truncated, infos, terminateds, truncateds, acts)``.
         """
         outcome = self.step_env(key, state, action, params)
         obs, state, rewards, terminateds, truncateds, infos = parts_of(f"{self.name}.step_env", outcome, PARTS)
@@ -154,9 +157,10 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return obs, state, rewards, terminated, truncated, infos, terminateds, truncateds, acts
 
     def _goes_on(self, acts: Any, terminateds: Any, truncateds: Any) -> list[jax.Array]:
-        """Returns one scalar bool array per agent: whether the agent can act in the next step. If all agents act in
-        every step, an agent can act until it is terminated or truncated. If agents may wait, the result is the values
-        of `acts`.
+        """Returns one scalar bool array per agent: whether the agent can act in the next step.
+
+        If all agents act in every step, an agent can act until it is terminated or truncated. If agents may wait, the
+        result is the values of `acts`.
         """
         if not self.everybody_acts:
             return list(acts.values())
@@ -164,6 +168,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
 
     def _with_all(self, name: str, flags: Any) -> tuple[dict[Any, jax.Array], Any]:
         """Splits the terminated or truncated flags of one step, `flags`, into ``({agent: flag}, flag of "__all__")``.
+
         Agents without an entry get False. If the flag of "__all__" is True, all agents get True; if this flag is
         missing, it is returned as None.
         """

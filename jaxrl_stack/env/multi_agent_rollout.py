@@ -84,8 +84,9 @@ class ModuleRows:
     def start(
         self, num_steps: int, mode: Mode, timesteps: int, *, learns: bool, keeps_times: bool = False
     ) -> AgentRecording:
-        """Starts a new `AgentRecording` of a module's steps and returns it. Agent steps that had no next observation
-        when the previous `AgentRecording` ended continue in the new one.
+        """Starts a new `AgentRecording` of a module's steps and returns this recording.
+
+        Agent steps that had no next observation when the previous `AgentRecording` ended continue in the new one.
         """
         self._memory = (*self._connectors.value, self._recurrent)
         if self.watch is not None:
@@ -143,8 +144,9 @@ class ModuleRows:
         self.packed = (matrix, loose)
 
     def read(self, mode: Mode) -> dict[str, Any]:
-        """Returns all columns of the module's last `act` call (such as actions and log-probabilities), ``{column: [R,
-        ...]}`` for the module's ``R`` batch rows; {} before the first call.
+        """Returns all columns of the module's last `act` call, ``{column: [R, ...]}``; {} before the first call.
+
+        Columns are, for example, actions and log-probabilities. ``R`` is the number of the module's batch rows.
         """
         layout = self.policy.packed_columns(mode)
         return {} if self.packed is None else {name: layout.read(name, *self.packed) for name in layout.columns}
@@ -519,8 +521,10 @@ class MultiAgentRollout:
 
 
 def _zeros(space: Any, lead: tuple[int, ...]) -> Any:
-    """Returns a pytree of writable NumPy arrays that contain zeros. The arrays have the structure and shapes of the
-    elements of `space`, with the additional leading axes `lead`, and the dtypes that JAX uses for these elements.
+    """Returns a pytree of writable NumPy arrays that contain zeros.
+
+    The arrays have the structure and shapes of the elements of `space`, with the additional leading axes `lead`, and
+    the dtypes that JAX uses for these elements.
     """
     return jax.tree.map(np.array, space_tools.zeros(space, lead))
 

@@ -204,8 +204,10 @@ class Metrics:
         return {path: (how, next(numbers[how] if isinstance(how, str) else statistics)) for path, how in self.entries}
 
     def _with(self, numbers: Mapping[str, Any], statistics: Any = None) -> Metrics:
-        """Returns a copy of these metrics with some values replaced. `numbers`, ``{reduction: arrays}``, replaces the
-        values of all metrics that have one of these reductions. `statistics`, if not None, replaces all statistics.
+        """Returns a copy of these metrics with some values replaced.
+
+        `numbers`, ``{reduction: arrays}``, replaces the values of all metrics that have one of these reductions.
+        `statistics`, if not None, replaces all statistics.
         """
         statistics = self.statistics if statistics is None else statistics
         return dataclasses.replace(self, numbers={**self.numbers, **numbers}, statistics=statistics)
@@ -233,16 +235,18 @@ class Metrics:
 
     @property
     def averages(self) -> dict[str, tuple[jax.Array, ...]]:
-        """This device's values of all metrics whose reduction over devices is a mean, ``{reduction: arrays}``: the
-        metrics with the reductions "last" and "mean". One all-reduce can average these values together with the
-        gradients.
+        """This device's values of all metrics that are averaged over devices, ``{reduction: arrays}``.
+
+        These are the metrics with the reductions "last" and "mean". One all-reduce can average these values together
+        with the gradients.
         """
         return {how: x for how, x in self.numbers.items() if how in _AVERAGED}
 
     def statistics_in_slots(self, axis_name: str | None) -> tuple[RunningStatistics, ...]:
-        """Returns the statistics (mean, variance) of logged values with an additional axis of D devices, ``[D, ...]``:
-        this device's values at the index of the device, and zeros elsewhere. A sum over devices then contains the
-        values of all devices.
+        """Returns the statistics of logged values with an additional leading axis for D devices, ``[D, ...]``.
+
+        The statistics are mean and variance. The index of this device contains this device's values, and all other
+        indices contain zeros. A sum over devices then contains the values of all devices.
 
         The sum can join an existing all-reduce. A separate all-reduce takes tens of microseconds, even if it is small.
         """
@@ -254,9 +258,11 @@ class Metrics:
         )
 
     def exchanged(self, averages: Mapping[str, Any], slots: tuple[RunningStatistics, ...]) -> Metrics:
-        """Returns a copy of these metrics with results of an all-reduce over devices. `averages` (means over devices of
-        the property `averages`) replaces the metrics with the reductions "last" and "mean". `slots` (sums over devices
-        of `statistics_in_slots()`) replaces the statistics. Sums, minima and maxima remain the values of this device.
+        """Returns a copy of these metrics with results of an all-reduce over devices.
+
+        `averages` (means over devices of the property `averages`) replaces the metrics with the reductions "last" and
+        "mean". `slots` (sums over devices of `statistics_in_slots()`) replaces the statistics. Sums, minima and maxima
+        remain the values of this device.
         """
         return self._with(averages, slots)
 
@@ -269,17 +275,20 @@ class Metrics:
         return self._with(numbers, jax.tree.map(lambda x: x[-1], self.statistics))
 
     def before_minibatches(self) -> tuple[Metrics, dict[str, tuple[jax.Array, ...]]]:
-        """Returns the initial carry of a loop that reduces metrics over minibatches: empty metrics (see `nothing`), and
-        the rounding errors of the metrics' sums, which are initially 0.
+        """Returns the initial carry of a loop that reduces metrics over minibatches.
+
+        The carry consists of empty metrics (see `nothing`), and the rounding errors of the metrics' sums, which are
+        initially 0.
         """
         start = self.nothing()
         return start, {how: own for how, own in start.numbers.items() if how in ("mean", "sum")}
 
     @staticmethod
     def with_minibatch(reduced: tuple[Metrics, dict[str, Any]], latest: Metrics) -> tuple[Metrics, dict[str, Any]]:
-        """Merges `latest`, the metrics of one minibatch, into `reduced`, the carry of the loop over minibatches (see
-        `before_minibatches`), and returns the new carry. Sums are compensated for rounding errors (see
-        `reductions.compensated_add`).
+        """Merges the metrics of one minibatch into the carry of the loop over minibatches, and returns the new carry.
+
+        `reduced` is the carry (see `before_minibatches`), `latest` are the metrics of the minibatch. Sums are
+        compensated for rounding errors (see `reductions.compensated_add`).
         """
         so_far, errors = reduced[0].numbers, dict(reduced[1])
         numbers: dict[str, Any] = dict(latest.numbers)

@@ -78,8 +78,11 @@ class LinearizedLosses:
     params: ParamDict
 
     def gradients(self, of: Callable[[dict[ModuleID, Any]], Any], refs: Iterable[str]) -> ParamDict:
-        """Returns the gradients of a scalar with respect to the parameters `refs` (names), ``{ref: gradient}``. The
-        argument `of` is a linear function that computes the scalar from the losses, for example their sum.
+        """Returns the gradients of a scalar, computed from the losses, with respect to the given parameters,
+        ``{ref: gradient}``.
+
+        The refs are names of parameters. The argument `of` is a linear function that computes the scalar, for example
+        the sum of the losses.
 
         Computations that lead only to other losses are skipped, and, in a compiled program, also those that lead only
         to other parameters.

@@ -28,8 +28,10 @@ def is_trained(policies_to_train: Any, module_id: str) -> bool:
 
 
 def trains_nothing(policies_to_train: Any, trained: Collection[str]) -> bool:
-    """Whether the setting selects no module at all, as ``policies_to_train=[]`` does; the learner then makes no
-    updates. False for a list with only unknown ids: with such a list, updates raise an error.
+    """Whether the setting `policies_to_train` selects no module at all, as ``policies_to_train=[]`` does.
+
+    If True, the learner makes no updates. False for a list with only unknown ids: with such a list, updates raise an
+    error.
 
     Args:
         policies_to_train: The setting.

@@ -45,8 +45,9 @@ class TrainingData:
 
     @property
     def num_steps(self) -> int | None:
-        """Number of steps in the episodes, or of rows in the batches; in each batch, only the rows of the module with
-        the most rows are counted. None for Ray references and data iterators.
+        """Number of steps in the episodes, or of rows in the batches; None for Ray references and data iterators.
+
+        In each batch, only the rows of the module with the most rows are counted.
         """
         if self.episodes is not None:
             return sum(len(episode) for episode in self.episodes)
@@ -109,8 +110,9 @@ class TrainingData:
             )
 
     def solve_refs(self) -> None:
-        """Replaces the Ray references in this data by the referenced batches or episodes. If a reference refers to a
-        list, each item of the list becomes one batch or episode.
+        """Replaces the Ray references in this data by the referenced batches or episodes.
+
+        If a reference refers to a list, each item of the list becomes one batch or episode.
 
         Raises:
             ImportError: If Ray is not installed.
@@ -188,9 +190,10 @@ def bounds(num_items: int, num_shards: int) -> list[tuple[int, int]]:
 def slice_episodes(
     episodes: Sequence[SingleAgentEpisode], num_shards: int, len_lookback_buffer: int | None = None
 ) -> list[list[SingleAgentEpisode]]:
-    """Splits episodes into one list per shard (the data for one learner), so that the numbers of steps of the shards
-    differ by at most one. If an episode does not fit into the rest of a shard, the episode is cut in time, and its
-    later steps go to the next shards.
+    """Splits episodes into one list per shard (the data for one learner), with nearly equal numbers of steps.
+
+    The numbers of steps of the shards differ by at most one. If an episode does not fit into the rest of a shard, the
+    episode is cut in time, and its later steps go to the next shards.
 
     Args:
         episodes: Episodes, which are concatenated in this order and cut where a shard is full.
@@ -219,8 +222,10 @@ def slice_episodes(
 
 
 def split_rows(batches: Sequence[Mapping[str, Any]], num_shards: int) -> list[list[dict[str, Any]]]:
-    """Splits batches by rows into one list of smaller batches per shard (the data for one learner), as if the batches
-    were concatenated. The rows of each module are split separately, because modules may have different numbers of rows.
+    """Splits batches by rows into one list of smaller batches per shard (the data for one learner).
+
+    The batches are split as if they were concatenated. The rows of each module are split separately, because modules
+    may have different numbers of rows.
 
     Args:
         batches: ``{module_id: {column: [N, ...]}}`` or ``{column: [N, ...]}``.

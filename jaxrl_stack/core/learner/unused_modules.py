@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 def restore_unused_modules(
     learner: Learner, before: LearnerState, after: Carry, has_rows: Mapping[ModuleID, Any]
 ) -> Carry:
-    """Restores the modules for which the batch has no valid row (all rows are masked): sets their parameters, other
-    state and optimizer states to the values from before the gradient steps.
+    """Restores the modules for which the batch has no valid row, as if the gradient steps had not changed these
+    modules.
+
+    All rows of such a module are masked. Sets the module's parameters, other state and optimizer states to the values
+    from before the gradient steps.
 
     Zero gradients are not enough: momentum and weight decay change parameters anyway. Leaves that several modules
     share, and optimizers of such leaves, are restored only if none of these modules has rows.

@@ -216,6 +216,7 @@ class Update:
 
     def _as_connectors_take_them(self, blocks: Mapping[ModuleID, Block]) -> dict[ModuleID, Block]:
         """Returns the sampled steps in a form that connectors, minibatches and the hook `Learner.pre_update` can read.
+
         Frame-stacked observations may be stored as single frames; if one of these readers needs the stacks, restores
         the stacks from the frames.
 
@@ -259,8 +260,9 @@ class Update:
         *,
         axis_name: str | None,
     ) -> tuple[LearnerState, dict[ModuleID, Block]]:
-        """Passes the sampled steps (blocks) of all modules through the learner connector pipeline. Returns the new
-        learner state and the new blocks. Connectors may add blocks for modules without sampled steps.
+        """Passes the sampled steps (blocks) of all modules through the learner connector pipeline.
+
+        Returns the new learner state and the new blocks. Connectors may add blocks for modules without sampled steps.
 
         Args:
             state, blocks, settings, timesteps, axis_name: See `__call__`.
@@ -409,8 +411,10 @@ class Update:
     def _connected_rows(
         self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, axis_name: str | None
     ) -> tuple[LearnerState, Batch, dict[ModuleID, Form]]:
-        """Passes a batch of rows through the learner connector pipeline. Returns the learner state, the new batch and,
-        for each module, a `Form`: a description of the shapes of the arrays with which loss functions are called.
+        """Passes a batch of rows through the learner connector pipeline.
+
+        Returns the learner state, the new batch and, for each module, a `Form`: a description of the shapes of the
+        arrays with which loss functions are called.
         """
         template, needs_time = self._learner.template, self._learner.loss_needs_time
         forms = forms_of_batch(template, batch, needs_time=needs_time)
@@ -519,8 +523,10 @@ class Update:
 
 
 def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> Mapping[ModuleID, Block]:
-    """If the block (sampled steps) of at least one module requires that minibatches draw single rows, converts the
-    blocks of all modules, so that minibatches draw single rows of every module. Otherwise returns the blocks unchanged;
+    """Converts the sampled steps (blocks) of all modules, if the block of any module requires that minibatches draw
+    single rows.
+
+    After the conversion, minibatches draw single rows of every module. Otherwise returns the blocks unchanged;
     minibatches may then draw whole env steps, each with the rows of all agents.
 
     A block requires single rows if it has a mask, or if the number of rows that a minibatch takes from each shuffle
@@ -567,16 +573,18 @@ def _trained_refs(learner: Learner, trained: set[ModuleID], batch: Batch) -> tup
 
 
 def _update_key(state: LearnerState, purpose: int) -> jax.Array:
-    """Returns the PRNG key of the current update for one use, equal on all devices. The number `purpose` (0 to 3)
-    selects the use, for example 3 for shuffling rows.
+    """Returns the PRNG key of the current update for one use, equal on all devices.
+
+    The number `purpose` (0 to 3) selects the use, for example 3 for shuffling rows.
     """
     return jax.random.fold_in(state.key, state.num_updates * jnp.uint32(4) + jnp.uint32(purpose))
 
 
 def _device_key(state: LearnerState, purpose: int, axis_name: str | None) -> jax.Array:
-    """Returns the PRNG key of the current update for one use on this device. The number `purpose` (0 to 3) selects the
-    use, for example 1 for learner connectors. If `axis_name` (device axis) is None, returns the key of the first
-    device.
+    """Returns the PRNG key of the current update for one use on this device.
+
+    The number `purpose` (0 to 3) selects the use, for example 1 for learner connectors. If `axis_name` (device axis) is
+    None, returns the key of the first device.
     """
     device = 0 if axis_name is None else jax.lax.axis_index(axis_name)
     return jax.random.fold_in(_update_key(state, purpose), device)
@@ -653,6 +661,7 @@ class _Minibatches:
 
     def indices(self, state: LearnerState) -> Callable[[jax.Array], dict[ModuleID, jax.Array]]:
         """Returns a function that maps the index of a minibatch (from 0) to the indices of the items in this minibatch.
+
         Items are steps, chunks (training sequences) or env steps.
 
         The results are ``{module_id: uint32 [parts, S, m / parts]}``.

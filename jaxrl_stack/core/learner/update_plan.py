@@ -52,7 +52,9 @@ class UpdatePlan:
 
     def rows_per_shard_and_step(self, length: int = 1) -> int | None:
         """Returns the number of rows (or chunks) that a minibatch takes from each shuffle shard (group of rows that is
-        shuffled separately), or None if each minibatch is the whole batch.
+        shuffled separately).
+
+        Returns None if each minibatch is the whole batch.
 
         Args:
             length: Number of steps of a chunk. If above 1, the result counts chunks: those that fit, but at least one.

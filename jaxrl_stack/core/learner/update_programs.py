@@ -161,8 +161,10 @@ class UpdatePrograms:
     def padded(
         self, rows: Batch, forms: Mapping[ModuleID, Form], per_shard: Mapping[ModuleID, int], plan: UpdatePlan
     ) -> PaddedRows:
-        """Pads a batch to one of a few sizes for which programs are compiled, and splits it over devices and shuffle
-        shards (groups of rows that are shuffled separately).
+        """Pads a batch to one of a few sizes, and splits it over devices and groups of rows that are shuffled
+        separately.
+
+        Programs are compiled for these sizes. The groups are called shuffle shards.
 
         Args:
             rows: ``{module_id: {column: [N, ...]}}``.
@@ -207,14 +209,16 @@ class UpdatePrograms:
         return PaddedRows(items, (row_counts,), plan)
 
     def largest_of_all_learners(self, sizes: dict[str, int]) -> dict[str, int]:
-        """Returns the maximum of each size, such as a number of rows, over all joined learners, ``{name: int}``. Joined
-        learners (learner actors that update jointly) run one program together, and therefore need batches of equal
-        shapes.
+        """Returns the maximum of each size, such as a number of rows, over all learner actors that update jointly,
+        ``{name: int}``.
+
+        These joined learners run one program together, and therefore need batches of equal shapes.
         """
         return {name: int(everyone.max()) for name, everyone in self.sizes_of_all_learners(sizes).items()}
 
     def sizes_of_all_learners(self, sizes: Mapping[str, int], batch: Any = None) -> dict[str, np.ndarray]:
         """Exchanges sizes, such as numbers of rows, between joined learners (learner actors that update jointly).
+
         Returns ``{name: sizes of all learners}``, integer arrays. All learners must call this method with the same
         names.
 
@@ -245,8 +249,11 @@ class UpdatePrograms:
 
     @contextlib.contextmanager
     def guard(self, num_updates: int, go_on_from: Callable[[LearnerState], None]) -> Iterator[None]:
-        """Context manager around the call of an update program. If the program fails while it runs, and the learner's
-        donated state is lost, the learner continues from its last snapshot (copy of the state).
+        """Context manager around the call of an update program, which recovers the learner's state if the program
+        fails.
+
+        If the program fails while it runs, and the learner's donated state is lost, the learner continues from its last
+        snapshot (copy of the state).
 
         A first Ctrl-C is deferred until the call and the recovery are finished. Lost updates stay counted, so that
         ``weights_seq_no`` never decreases. Learners in Ray actors have no snapshots here: their group restarts them.
@@ -280,9 +287,10 @@ class UpdatePrograms:
                 )
 
     def follow(self, old: LearnerState, new: LearnerState) -> None:
-        """Registers that `new` has replaced the learner's state `old` between two updates, so that the next update may
-        keep the last snapshot (copy of the state for recovery from failed updates). After a replacement that is not
-        registered, the next update takes a new snapshot.
+        """Registers that `new` has replaced the learner's state `old` between two updates.
+
+        The next update may then keep the last snapshot (copy of the state for recovery from failed updates). After a
+        replacement that is not registered, the next update takes a new snapshot.
         """
         self._snapshots.renamed(old, new)
 

@@ -38,8 +38,9 @@ class ValidItems:
 
     @classmethod
     def of(cls, mask: jax.Array) -> ValidItems:
-        """Finds the valid rows, or the chunks with at least one valid step, in a ``LOSS_MASK``. The mask is bool
-        ``[S, N]`` for N rows in each of S shuffle shards, or ``[S, N, L]`` for N chunks of L steps.
+        """Finds the valid rows, or the chunks with at least one valid step, in a ``LOSS_MASK``.
+
+        The mask is bool ``[S, N]`` for N rows in each of S shuffle shards, or ``[S, N, L]`` for N chunks of L steps.
         """
         num_rows = jnp.sum(mask, axis=range(1, mask.ndim), dtype=jnp.uint32)
         is_valid = jnp.any(mask, axis=-1) if mask.ndim == 3 else mask
@@ -85,16 +86,19 @@ class ValidItems:
         return jnp.sum(rounds * self.num_rows + jnp.where(self.num_rows == number, rest, share))
 
     def num_minibatches(self, size: int, num_epochs: int) -> jax.Array:
-        """Returns the number of minibatches, uint32, that `num_epochs` passes over one shuffle shard need: the shard
-        with the most valid rows (not masked) or chunks on this device. A shuffle shard is a group of rows that is
-        shuffled separately.
+        """Returns the number of minibatches, uint32, for `num_epochs` passes over the shuffle shard with the most valid
+        rows. A shuffle shard is a group of rows that is shuffled separately.
+
+        The shard is the one with the most valid rows (not masked) or chunks on this device.
         """
         return (jnp.uint32(num_epochs) * jnp.max(self.num_items) + jnp.uint32(size - 1)) // jnp.uint32(size)
 
 
 class CountedRows(NamedTuple):
-    """Statistics of one module's valid rows (not masked) in an update: whether the batch has any, their mean number per
-    gradient step, and their total number over all gradient steps.
+    """Statistics of one module's valid rows (not masked) in an update.
+
+    They tell whether the batch has any valid row, the mean number of valid rows per gradient step, and their total
+    number over all gradient steps.
 
     Attributes:
         has_rows: bool scalar, whether any device has a valid row; True for a module without masks.
@@ -110,9 +114,11 @@ class CountedRows(NamedTuple):
 def num_minibatches(
     valid: Mapping[Any, ValidItems], sizes: Mapping[Any, int], num_epochs: int, at_least: int, axis_name: str | None
 ) -> jax.Array:
-    """Returns the number of minibatches in an update: the smallest number that gives every shuffle shard (group of rows
-    that is shuffled separately) of every module, on every device, at least `num_epochs` passes over its valid rows (not
-    masked).
+    """Returns the number of minibatches in an update: the smallest number with at least `num_epochs` passes over all
+    valid rows.
+
+    Valid rows are not masked. Every shuffle shard (group of rows that is shuffled separately) of every module, on every
+    device, gets at least `num_epochs` passes over its valid rows.
 
     Args:
         valid: Valid items of modules with masks, by module.
@@ -137,8 +143,10 @@ def counted_rows(
     num_learners: int,
     axis_name: str | None,
 ) -> dict[Any, CountedRows]:
-    """Returns statistics of each module's valid rows (not masked) in an update: whether the batch has any, their mean
-    number per gradient step, and their total number over all gradient steps.
+    """Returns statistics of each module's valid rows (not masked) in an update, ``{module_id: CountedRows}``.
+
+    They tell whether the batch has any valid row, the mean number of valid rows per gradient step, and their total
+    number over all gradient steps.
 
     Args:
         valid: Valid items, by module.

@@ -120,9 +120,11 @@ class Catalog:
         return self._encoder_config_of(POLICY_OBS_KEY)
 
     def _encoder_config_of(self, setting: str) -> ModelConfig:
-        """Returns the config of an encoder. If the model config selects observation keys, the encoder reads the keys
-        that `setting` (``"policy_obs_key"`` or ``"value_obs_key"``) selects, or all keys if this setting is None.
-        Otherwise the encoder reads complete observations.
+        """Returns the config of an encoder, which may read only some keys of the observations.
+
+        If the model config selects observation keys, the encoder reads the keys that `setting` (``"policy_obs_key"`` or
+        ``"value_obs_key"``) selects, or all keys if this setting is None. Otherwise the encoder reads complete
+        observations.
         """
         settings, space = self.model_config_dict, observations_space(self.observation_space)
         if self.observed_keys is None:

@@ -15,8 +15,9 @@ from jaxrl_stack.ops.convolution import LAYOUT, convolve
 
 
 class Conv(nnx.Module):
-    """A convolution `[..., H, W, C]` -> `[..., h, w, channels]` of images with C channels; kernel size, stride and
-    padding determine the new height h and width w. `kernel` is `[height, width, C, channels]`.
+    """Convolution of images with C channels, `[..., H, W, C]` -> `[..., h, w, channels]`.
+
+    Kernel size, stride and padding determine the new height h and width w. `kernel` is `[height, width, C, channels]`.
 
     Args:
         in_channels: ``C``.

@@ -30,8 +30,10 @@ class LayerInput(NamedTuple):
         return self.values.shape[-1] if self.num_values is None else self.num_values
 
     def as_floats(self) -> jax.Array:
-        """Converts this input of a dense layer to float ``[..., width]``. Float inputs stay unchanged; integers become
-        one-hot vectors, or zeros if an integer is not in the range [0, width).
+        """Converts this input of a dense layer to float ``[..., width]``.
+
+        Float inputs stay unchanged. Integers become one-hot vectors, or zeros if an integer is not in the range [0,
+        width).
         """
         return self.values if self.num_values is None else jax.nn.one_hot(self.values, self.num_values)
 

@@ -136,8 +136,9 @@ class MultiStreamEncoder(Encoder):
 
 
 def side_by_side(parts: Sequence[jax.Array]) -> jax.Array:
-    """Broadcasts the leading axes of arrays and concatenates the arrays on the last axis. Example: N observations
-    ``[N, 1, d]`` and K actions for each observation, ``[N, K, n]``, become ``[N, K, d + n]``.
+    """Broadcasts the leading axes of arrays and concatenates the arrays on the last axis.
+
+    Example: N observations ``[N, 1, d]`` and K actions for each observation, ``[N, K, n]``, become ``[N, K, d + n]``.
     """
     leading = jnp.broadcast_shapes(*(part.shape[:-1] for part in parts))
     return jnp.concatenate([jnp.broadcast_to(part, (*leading, part.shape[-1])) for part in parts], axis=-1)
@@ -253,8 +254,10 @@ class ActorCriticEncoder(Encoder):
 
 
 def _state_of(inputs: dict[str, Any], part: str) -> dict[str, Any]:
-    """Returns the state columns for one part of a recurrent encoder: ``STATE_IN`` of this part, and ``RESETS`` if
-    present; {} if the part has no state. A part is the encoder of the actor, of the critic, or of one column.
+    """Returns the recurrent state columns for one part of a recurrent encoder; {} if the part has no state.
+
+    A part is the encoder of the actor, of the critic, or of one column. The columns are ``STATE_IN`` of this part, and
+    ``RESETS`` if present.
     """
     if part not in inputs.get(Columns.STATE_IN, {}):
         return {}

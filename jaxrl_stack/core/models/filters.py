@@ -68,8 +68,10 @@ class Filter:
         return height, width
 
     def transposed_margins(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Returns the padding ``((above, below), (left, right))`` of a transposed convolution's input, in which zeros
-        are already inserted for the stride. If the total padding of an axis is odd, above (or left) gets one more.
+        """Returns the padding ``((above, below), (left, right))`` of a transposed convolution's input.
+
+        Zeros are already inserted into this input for the stride. If the total padding of an axis is odd, above (or
+        left) gets one more.
         """
         totals = [kernel - 1 + stride - 1 for kernel, stride in zip(self.kernel, self.stride, strict=True)]
         (above, below), (left, right) = ((total - total // 2, total // 2) for total in totals)

@@ -34,8 +34,9 @@ class MLPHead(MLP):
 
 
 class FreeLogStdMLPHead(nnx.Module):
-    """Head that returns d means, computed by an MLP, and d log standard deviations. The log standard deviations are a
-    parameter, `log_std`, which does not depend on the state and is initially 0.
+    """Head that returns d means, computed by an MLP, and d log standard deviations.
+
+    The log standard deviations are a parameter, `log_std`, which does not depend on the state and is initially 0.
 
     Args:
         mean: MLP `[..., latent]` -> `[..., d]`.

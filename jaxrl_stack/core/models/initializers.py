@@ -55,9 +55,10 @@ def torch_default_kernel() -> Initializer:
 
 
 def torch_default_bias(fan_in: int) -> Initializer:
-    """Returns torch's default initializer of biases: uniform in ±1/sqrt(fan_in). `fan_in` is the number that torch
-    uses for the layer: usually the number of inputs; for recurrent layers, the width of the state. The initializer
-    accepts any shape, and can also draw kernels.
+    """Returns torch's default initializer of biases: uniform in ±1/sqrt(fan_in).
+
+    `fan_in` is the number that torch uses for the layer: usually the number of inputs; for recurrent layers, the width
+    of the state. The initializer accepts any shape, and can also draw kernels.
     """
     return on_host(lambda rng, shape: _symmetric(rng, shape, 1.0 / math.sqrt(max(fan_in, 1))))
 

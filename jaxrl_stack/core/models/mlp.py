@@ -83,8 +83,10 @@ class Stack(nnx.Module):
         self.output_dim = width
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps float `[..., width]` to `[..., output_dim]`. Convolutions map images `[..., H, W, width]` (width: number
-        of channels) to `[..., h, w, output_dim]`, with a new height h and width w.
+        """Maps float `[..., width]` to `[..., output_dim]`.
+
+        Convolutions map images `[..., H, W, width]` (width: number of channels) to `[..., h, w, output_dim]`, with a
+        new height h and width w.
         """
         return self._from(0, x)
 

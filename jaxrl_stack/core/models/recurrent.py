@@ -71,8 +71,9 @@ def _lstm_pull_back(factors: Any, of_h: Any, of_c: Any) -> Any:
 
 
 def _gru_step(from_input: Any, from_state: Any, h: Any) -> tuple[State, Any]:
-    """Computes one GRU step, with gates in PyTorch's order: reset, update, new. As in PyTorch, the reset gate
-    multiplies the product of state and kernel including the bias, ``r * (W h + b)``.
+    """Computes one GRU step, with gates in PyTorch's order: reset, update, new.
+
+    As in PyTorch, the reset gate multiplies the product of state and kernel including the bias, ``r * (W h + b)``.
     """
     (r, z, n), (state_r, state_z, state_n) = (jnp.split(x, 3, axis=-1) for x in (from_input, from_state))
     reset, update = (0.5 * jnp.tanh(0.5 * x) + 0.5 for x in (r + state_r, z + state_z))

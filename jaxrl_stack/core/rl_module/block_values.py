@@ -1,5 +1,7 @@
-"""Computation of the value function for a block of sampled steps: for every observation, for the final observation
-(before the reset) of each truncated step, and for the observation after the block's last step.
+"""Computation of the value function for a block of sampled steps.
+
+The values are computed for every observation, for the final observation (before the reset) of each truncated step, and
+for the observation after the block's last step.
 """
 
 from __future__ import annotations
@@ -40,9 +42,10 @@ class BlockValues(NamedTuple):
     after_rows: Callable[[Any], jax.Array]
 
     def at_truncations(self, block: Block) -> jax.Array:
-        """Returns the values of the final observations (before the reset) of truncated steps, for bootstrapping:
-        float32 ``[T, B]``, with 0 for all other steps, and for truncated steps that are also
-        terminated or masked.
+        """Returns the values of the final observations (before the reset) of truncated steps, for bootstrapping,
+        float32 ``[T, B]``.
+
+        The values are 0 for all other steps, and for truncated steps that are also terminated or masked.
 
         Args:
             block: The block of these values.
@@ -90,8 +93,9 @@ def _of_rows(block: Block, module: Any, bound: Callable[[], Any]) -> BlockValues
 
 
 def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any]) -> BlockValues:
-    """Computes the value function for all steps of a sampled block with a recurrent module. Each chunk (training
-    sequence) of the block starts from its stored recurrent state.
+    """Computes the value function for all steps of a sampled block with a recurrent module.
+
+    Each chunk (training sequence) of the block starts from its stored recurrent state.
 
     Every chunk is extended by one step, the final observation after its last row. For the last chunk this gives the
     value after the block. If rows are masked, the final observation follows the last valid row of the chunk: it
@@ -114,9 +118,12 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
         of_block = (each, last // length, last % length + 1)
 
     def extended(x: jax.Array, final: Any) -> jax.Array:
-        """Cuts each of the B sequences in a column ``[T, B, ...]`` into G chunks (training sequences) of L steps, and
-        adds one step per chunk. After the last valid step of each chunk, writes `final`: a scalar for all chunks, or
-        one value per chunk, ``[G, B, ...]``. Returns ``[B, G, L + 1, ...]``.
+        """Cuts each sequence in a column into chunks (training sequences), and adds one step per chunk for a final
+        observation.
+
+        The column ``[T, B, ...]`` has B sequences; each becomes G chunks of L steps. After the last valid step of each
+        chunk, writes `final`: a scalar for all chunks, or one value per chunk, ``[G, B, ...]``. Returns
+        ``[B, G, L + 1, ...]``.
         """
         return jnp.moveaxis(x[rows].at[place].set(final), 2, 0)
 
@@ -126,8 +133,9 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
     states = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), columns[Columns.STATE_IN])
 
     def values_of(obs: Any, resets: jax.Array, states: Any) -> jax.Array:
-        """Computes the value function for n training sequences, float32 ``[n, L + 1]``. Each sequence has L steps and
-        one additional step, so that a final observation fits after the last valid step.
+        """Computes the value function for n training sequences, float32 ``[n, L + 1]``.
+
+        Each sequence has L steps and one additional step, so that a final observation fits after the last valid step.
         """
         own, batch = bound(), {Columns.OBS: obs, Columns.RESETS: resets, Columns.STATE_IN: states}
         if not handles_resets(module):
@@ -135,8 +143,9 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
         return own.compute_values(batch).astype(jnp.float32).reshape(resets.shape)
 
     def values_after(row: jax.Array) -> jax.Array:
-        """Computes the value of the state that follows each of n steps in the block, float32 ``[n]``. `row`, int
-        ``[n]``, contains the indices of these steps in the flattened axes ``[T * B]``.
+        """Computes the value of the state that follows each of n steps in the block, float32 ``[n]``.
+
+        `row`, int ``[n]``, contains the indices of these steps in the flattened axes ``[T * B]``.
         """
         step, column = row // num_columns, row % num_columns
         chunk, at = step // length, step % length + 1

@@ -71,8 +71,9 @@ def check_module_outputs(
 
 
 class _ReadsDeclaredColumn(Exception):
-    """Exception that ends the check of a forward pass without a failure, because the pass reads a declared column. A
-    declared column is an additional column of sampled steps, and its shape is unknown.
+    """Exception that ends the check of a forward pass without a failure, because the pass reads a declared column.
+
+    A declared column is an additional column of sampled steps, and its shape is unknown.
     """
 
 

@@ -80,8 +80,10 @@ class ModuleDefinition:
         return definition, *definition._named(type(module), params, rest)
 
     def same_as(self, other: ModuleDefinition) -> bool:
-        """Whether a program that was traced with the module definition `other` also works with this definition: the
-        graph definitions are equal, and the NumPy constants are the same objects.
+        """Whether this definition is the same as `other`: equal graph definitions, and the same objects as NumPy
+        constants.
+
+        If True, a program that was traced with the module definition `other` also works with this definition.
         """
         return (
             self.graphdef == other.graphdef
@@ -90,9 +92,10 @@ class ModuleDefinition:
         )
 
     def is_alike(self, other: ModuleDefinition) -> bool:
-        """Whether a program that was traced with the module definition `other` also works with this definition: the
-        graph definitions are equal, and the NumPy constants have equal values. The result is valid only if both modules
-        were built from the same spec.
+        """Whether this definition equals `other`: equal graph definitions, and NumPy constants with equal values.
+
+        If True, a program that was traced with the module definition `other` also works with this definition. The
+        result is valid only if both modules were built from the same spec.
 
         Python compares objects of classes without ``__eq__`` by identity. In graph definitions, such objects count as
         equal if their classes agree, because each module creates new ones.
@@ -113,8 +116,10 @@ class ModuleDefinition:
         return nnx.merge(self.graphdef, nnx.from_flat_state([*self.by_path(params, rest), *self.constants.items()]))
 
     def by_path(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> list[tuple[Path, Any]]:
-        """Converts `params` and `rest` (parameters and other arrays), two dicts ``{ref: array}`` (ref: name of the
-        array), to one list of ``(path, array)`` pairs, a flat NNX state.
+        """Converts two dicts of named arrays, the parameters and the other arrays, to a flat NNX state.
+
+        The dicts `params` and `rest` have the form ``{ref: array}`` (ref: name of the array). The flat state is a list
+        of ``(path, array)`` pairs.
         """
         return [
             *((path, params[ref]) for path, ref in self.param_refs.items()),
@@ -122,8 +127,10 @@ class ModuleDefinition:
         ]
 
     def flatten(self, module: nnx.Module) -> tuple[Flat, Flat]:
-        """Returns the parameters and the other arrays of `module`, as two dicts ``{ref: array}`` (ref: path joined by
-        "/") in the order of this definition. The module must have the structure that this definition describes.
+        """Returns the parameters and the other arrays of `module`, as two dicts ``{ref: array}`` in the order of this
+        definition.
+
+        A ref is a path joined by "/". The module must have the structure that this definition describes.
         """
         _, params, rest = _split(module)
         return self._named(type(module), params, rest)
@@ -145,8 +152,10 @@ class ModuleDefinition:
 
 
 def _attributes_alike(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    """Whether two entries ``(name, value)`` of NNX graph definitions are equal. Static values of a class without
-    ``__eq__`` count as equal if both have this class, because Python compares such values only by identity.
+    """Whether two entries ``(name, value)`` of NNX graph definitions are equal.
+
+    Static values of a class without ``__eq__`` count as equal if both have this class, because Python compares such
+    values only by identity.
     """
     if one == other:
         return True
@@ -221,8 +230,9 @@ class PureModule:
         return self.definition.merge(params, rest)
 
     def unbind(self, module: MultiRLModule) -> tuple[Flat, Flat]:
-        """Returns the parameters and the other arrays of a module that `bind` built, as two dicts ``{ref: array}`` with
-        the keys and the order of `self.params` and `self.rest`.
+        """Returns the parameters and the other arrays of a module that `bind` built, as two dicts ``{ref: array}``.
+
+        The dicts have the keys and the order of `self.params` and `self.rest`.
         """
         return self.definition.flatten(module)
 
@@ -255,8 +265,9 @@ class PureModule:
         return fresh
 
     def refs_of(self, variable_or_submodule: Any, kind: type = nnx.Param) -> list[str]:
-        """Returns the names (refs: paths joined by "/") of one given Variable of the module, or of all Variables of
-        type `kind` in a given submodule, as a list of str.
+        """Returns the names (refs) of one given Variable of the module, or of all Variables in a given submodule.
+
+        Refs are paths joined by "/". In a submodule, only Variables of type `kind` are included.
 
         Variables that the submodule shares with others are included.
 
@@ -270,8 +281,9 @@ class PureModule:
         return list(self.paths_of(variable_or_submodule, kind).values())
 
     def paths_of(self, variable_or_submodule: Any, kind: type = nnx.Param) -> dict[str, str]:
-        """Returns ``{path within the submodule: ref}`` for all Variables of type `kind` in a submodule (ref: name of
-        the Variable in the whole module). For one given Variable, returns ``{"": ref}``.
+        """Returns ``{path within the submodule: ref}`` for all Variables of type `kind` in a submodule.
+
+        A ref is the name of the Variable in the whole module. For one given Variable, returns ``{"": ref}``.
         """
         if isinstance(variable_or_submodule, nnx.Variable):
             variables = {"": variable_or_submodule}
@@ -288,14 +300,17 @@ class PureModule:
 
     @property
     def stream_refs(self) -> frozenset[str]:
-        """Names (refs) of the arrays with the PRNG keys and counts of the module's random streams. These arrays are in
-        `rest`, the module's arrays that are not parameters.
+        """Names (refs) of the arrays with the PRNG keys and counts of the module's random streams.
+
+        These arrays are in `rest`, the module's arrays that are not parameters.
         """
         return frozenset([*self._key_refs, *self._count_refs])
 
     def write_to(self, module: MultiRLModule, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
-        """Copies the arrays in `params` and `rest`, dicts ``{ref: array}``, into `module`, in place. The module must
-        have the structure of the module from which this `PureModule` was built.
+        """Copies the arrays in `params` and `rest`, dicts ``{ref: array}``, into `module`, in place.
+
+        A ref is the name of an array. The module must have the structure of the module from which this `PureModule` was
+        built.
         """
         leaves = [(path, copy_array(value)) for path, value in self.definition.by_path(params, rest)]
         nnx.update(module, nnx.from_flat_state(leaves))
@@ -322,8 +337,10 @@ class PureModule:
         return list(self._trainable_ids)
 
     def module_refs(self, module_id: str) -> list[str]:
-        """Returns the names (refs) of one module's parameters. A parameter that several modules share is included only
-        for one of these modules: the module with the fewest parameter arrays.
+        """Returns the names (refs) of one module's parameters.
+
+        A parameter that several modules share is included only for one of these modules: the module with the fewest
+        parameter arrays.
 
         Raises:
             KeyError: If the module does not exist.

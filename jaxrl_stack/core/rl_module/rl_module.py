@@ -84,8 +84,10 @@ _OTHER_ATTRIBUTES = {
 
 class _RLModuleMeta(type(nnx.Module)):
     """Metaclass that checks and completes an RLModule after its constructor, also if a subclass overrides the
-    constructor. It makes the target networks of a `TargetNetworkAPI`, and removes `rngs` and the networks that an
-    inference-only module does not need.
+    constructor.
+
+    It makes the target networks of a `TargetNetworkAPI`, and removes `rngs` and the networks that an inference-only
+    module does not need.
     """
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -287,8 +289,9 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         return self._forward(batch, **_accepted(self._forward, kwargs))
 
     def _forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes the module's outputs for exploration. Calls `_forward`, unless a subclass overrides this method. The
-        argument `t=` is the number of lifetime env steps (sampled since training began). During sampling, `t` is a
+        """Computes the module's outputs for exploration. Calls `_forward`, unless a subclass overrides this method.
+
+        The argument `t=` is the number of lifetime env steps (sampled since training began). During sampling, `t` is a
         float32 scalar, the nearest to this number.
         """
         return self._forward(batch, **_accepted(self._forward, kwargs))
@@ -421,9 +424,10 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
                 update_target_network(main_net=main, target_net=target, tau=1.0)
 
     def _fitting(self, state: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], Any, Any]]:
-        """Finds the module's array for each array of `state`, and returns a list of ``(path, value in state, module's
-        array)``. Raises a ValueError if the module lacks an array, or if shapes or dtypes do not fit. An inference-only
-        module skips arrays of networks that it was built without.
+        """Finds the module's array for each array of `state`, and returns a list of
+        ``(path, value in state, module's array)``.
+
+        An inference-only module skips arrays of networks that it was built without.
 
         Raises:
             ValueError: If the module does not have a leaf of a name, or its shape or kind of dtype differs.
@@ -461,8 +465,10 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         return build()
 
     def _check_outline(self, state: Mapping[str, Any]) -> None:
-        """Checks the names, shapes and kinds of dtype in a state, not its values. Raises a ValueError if a leaf is
-        missing or unknown, or has a different shape or kind of dtype than in this module.
+        """Checks the names, shapes and kinds of dtype in a state, not its values.
+
+        Raises a ValueError if a leaf is missing or unknown, or has a different shape or kind of dtype than in this
+        module.
         """
         self._fitting(state)
         missing = sorted(set(self._state_leaves()) - set(state))
@@ -1112,8 +1118,10 @@ def _spec_from_dict(fields: Mapping[str, Any], allow: Collection[type]) -> dict[
 
 
 def _take_over(spec: Any, other: Any, override: bool, leave: str = "") -> None:
-    """Copies the fields of the module spec `other` into `spec`, except fields that are None and the field with the name
-    `leave`. Without `override`, sets only the fields of `spec` that are None.
+    """Copies the fields of the module spec `other` into `spec`, except fields that are None.
+
+    The field with the name `leave` is not copied either. Without `override`, sets only the fields of `spec` that are
+    None.
     """
     for field in dataclasses.fields(spec):
         mine, theirs = getattr(spec, field.name), getattr(other, field.name)
@@ -1122,8 +1130,9 @@ def _take_over(spec: Any, other: Any, override: bool, leave: str = "") -> None:
 
 
 def _can_hold(dtype: Any, given: Any) -> bool:
-    """Whether a value of dtype `given` can be stored in an array of dtype `dtype`: NumPy's casting rule "same_kind"
-    (float64 to float32, int to float; but not float to int). True if `given` is None.
+    """Whether a value of dtype `given` can be stored in an array of dtype `dtype`; True if `given` is None.
+
+    Uses NumPy's casting rule "same_kind": float64 to float32, int to float; but not float to int.
     """
     return given is None or np.can_cast(np.dtype(given), np.dtype(dtype), "same_kind")
 

@@ -141,8 +141,10 @@ def _ref(name: str, weights: Mapping[str, np.ndarray]) -> str:
 
 
 def _layer_ref(layer: re.Match[str], weights: Mapping[str, np.ndarray]) -> str:
-    """Returns this package's name (ref) of a layer in a torch Sequential. The number in the ref counts only dense
-    layers or convolutions; the index in a Sequential also counts layer normalisations, activations and padding.
+    """Returns this package's name (ref) of a layer in a torch Sequential.
+
+    The number in the ref counts only dense layers or convolutions. The index in a Sequential also counts layer
+    normalisations, activations and padding.
     """
     net, index, kind = layer["net"], int(layer["index"]), layer["kind"]
     # Weights of a dense layer have two axes and those of a convolution four; those of a layer normalisation, which

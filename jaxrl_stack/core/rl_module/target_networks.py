@@ -54,7 +54,8 @@ def update_target_network(*, main_net: Any, target_net: Any, tau: float) -> None
 
 
 def follows(kind: type) -> bool:
-    """Whether a target update moves a target network's Variables of type `kind` towards the Variables of the main
-    network, as in `soft_update`: True for all Variable types except random streams.
+    """Whether a target update moves a target network's Variables of type `kind` towards the main network's Variables.
+
+    `soft_update` is such an update. True for all Variable types except random streams.
     """
     return issubclass(kind, nnx.Variable) and not issubclass(kind, nnx.RngState)

@@ -17,15 +17,18 @@ StateAfter = Callable[[dict[str, Any]], Any]
 
 
 def states_of(encoder: Any) -> StateAfter:
-    """Returns a function `columns -> state` that applies an encoder to a batch's columns, and returns the encoder's
-    recurrent state after the last step. The function removes action masks from the observations first.
+    """Returns a function `columns -> state` that computes an encoder's recurrent state after the last step of a batch's
+    columns.
+
+    The function removes action masks from the observations before it applies the encoder.
     """
     return lambda columns: encoder(split_action_mask(columns)[0])[Columns.STATE_OUT]
 
 
 class Timeline:
-    """Sequences from a replay buffer, each extended by the observation after its last valid step. One pass of a
-    recurrent network over an extended sequence evaluates observations and next observations.
+    """Sequences from a replay buffer, each extended by the observation after its last valid step.
+
+    One pass of a recurrent network over an extended sequence evaluates observations and next observations.
 
     Burn-in, the steps before the valid ones, only updates the recurrent state of each network, online and target,
     without a gradient (Kapturowski et al., 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning",
@@ -68,8 +71,11 @@ class Timeline:
             self._steps = jnp.clip(steps, 0, length - burn_in - 1)
 
     def _from_first(self, values: Any, number: int) -> Any:
-        """Returns `number` consecutive steps of each sequence in `values` ``[N, K, ...]`` (K steps), beginning with the
-        first valid step (after burn-in). If a sequence has fewer steps left, its last step is repeated.
+        """Returns `number` consecutive steps of each sequence in `values`, beginning with the first valid step (after
+        burn-in).
+
+        `values` ``[N, K, ...]`` are N sequences of K steps. If a sequence has fewer steps left, its last step is
+        repeated.
         """
         first = self._num_before[:, None] if self.burn_in else jnp.zeros((1, 1), jnp.int32)
         leaves = jax.tree.leaves(values)
@@ -77,16 +83,20 @@ class Timeline:
         return at_steps(values, jnp.broadcast_to(steps, (leaves[0].shape[0], number)))
 
     def steps(self, values: Any) -> Any:
-        """Selects M + 1 steps from columns ``[N, J, ...]`` (N sequences of J steps), beginning with the first valid
-        step (after burn-in); ``M = J - burn_in``. The result ``[N, M + 1, ...]`` has one entry for each observation in
-        `self.obs`. If a sequence has fewer steps left, its last step is repeated.
+        """Selects M + 1 steps of each sequence in columns ``[N, J, ...]``, beginning with the first valid step (after
+        burn-in).
+
+        The columns contain N sequences of J steps; ``M = J - burn_in``. The result ``[N, M + 1, ...]`` has one entry
+        for each observation in `self.obs`. If a sequence has fewer steps left, its last step is repeated.
         """
         return self._from_first(values, jax.tree.leaves(self.obs)[0].shape[1])
 
     def columns(self, state_after: StateAfter) -> dict[str, Any]:
-        """Returns the inputs of a recurrent network for one pass over N sequences. `OBS` `[N, M + 1, ...]` are the
-        observations of M steps, beginning with the first valid step (after burn-in), and the observation after the last
-        of these steps. `STATE_IN` is the network's recurrent state before the first valid step.
+        """Returns the inputs of a recurrent network for one pass over N sequences.
+
+        `OBS` `[N, M + 1, ...]` are the observations of M steps, beginning with the first valid step (after burn-in),
+        and the observation after the last of these steps. `STATE_IN` is the network's recurrent state before the first
+        valid step.
 
         Args:
             state_after: Function from `{OBS: [N, 1, ...], STATE_IN: state}`, with `ACTIONS` if the batch has them, to
@@ -115,16 +125,22 @@ class Timeline:
         return jax.lax.stop_gradient(state)
 
     def now(self, outputs: Any) -> Any:
-        """Converts a network's outputs ``[N, M + 1, ...]``, computed from `self.obs` (N sequences after burn-in), to
-        ``[N, J, ...]``: each of the J sampled steps gets the output for its observation, ``J = M + burn_in``. Outputs
-        for masked steps (burn-in and padding) are meaningless.
+        """Converts a network's outputs for `self.obs` to one output per sampled step: the output for the step's
+        observation.
+
+        `self.obs` contains N sequences after burn-in, and the outputs are ``[N, M + 1, ...]``. The result is
+        ``[N, J, ...]`` for J sampled steps, ``J = M + burn_in``. Outputs for masked steps (burn-in and padding) are
+        meaningless.
         """
         return self._placed(jax.tree.map(lambda x: x[:, :-1], outputs))
 
     def after(self, outputs: Any) -> Any:
-        """Converts a network's outputs ``[N, M + 1, ...]``, computed from `self.obs` (N sequences after burn-in), to
-        ``[N, J, ...]``: each of the J sampled steps gets the output for its next observation, ``J = M + burn_in``.
-        Outputs for masked steps (burn-in and padding) are meaningless.
+        """Converts a network's outputs for `self.obs` to one output per sampled step: the output for the step's next
+        observation.
+
+        `self.obs` contains N sequences after burn-in, and the outputs are ``[N, M + 1, ...]``. The result is
+        ``[N, J, ...]`` for J sampled steps, ``J = M + burn_in``. Outputs for masked steps (burn-in and padding) are
+        meaningless.
         """
         return self._placed(jax.tree.map(lambda x: x[:, 1:], outputs))
 
