@@ -117,9 +117,8 @@ class ModuleMap:
         """Converts a metric with one number per agent to two entries of the results: numbers per agent, and sums per
         module.
 
-        The number of a module is the sum over the module's agents.
-
-        If episodes assign agents to modules, the sums are missing.
+        The metric is ``{agent id: number}``. Each sum is over the agents of one module. If episodes assign agents to
+        modules, the sums are missing.
 
         Args:
             key: Key in results; ``{}`` is replaced by "agent" and "module".

@@ -185,11 +185,9 @@ def _of_space(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, 
 
 
 def in_form_or_refused(column: Any, space: gym.Space, name: str, file_rows: FileRows) -> Any:
-    """Converts recorded observations or actions to the form of a space; the error for other data names the setting to
-    change.
+    """Converts a column to the shapes and dtypes of a space, or raises an error that names the setting to change.
 
-    The form consists of shapes and dtypes. If the column does not fit, the error names `observation_space` or
-    `action_space`.
+    The column contains recorded observations or actions. The setting is `observation_space` or `action_space`.
 
     Raises:
         BadDataError: It has another form.

@@ -230,11 +230,10 @@ def _name_of(column: str, there: Sequence[str], schema: Mapping[str, str], path:
 
 
 def _spread(name: str, there: Sequence[str], column: str, path: str) -> Any:
-    """Returns `name` if the file has a column with this name, else the names of the file columns that contain its
-    parts.
+    """Returns `name` if the file has this column, else the names of the file columns that contain the column's parts.
 
-    The parts of an observation or action are a list of ``name_0``, ``name_1``, ..., or a dict of ``name/key``. Returns
-    None if the file has no such columns.
+    Only observations and actions can have parts. Their names are a list of ``name_0``, ``name_1``, ..., or a dict of
+    ``name/key``. Returns None if the file has no such columns.
     """
     if name in there:
         return name

@@ -164,8 +164,7 @@ def _readable(filesystem: Any, name: str, there: Sequence[str]) -> list[str]:
     """Returns the files with a supported format at `name`, a path or glob.
 
     If such a file exists, also logs a notice about skipped files: files with steps in another format, and incomplete
-    files. The same notice is logged only once. If `name` is the path of a single file, the file is returned in any
-    format; opening it raises an error if it cannot be read.
+    files. The same notice is logged only once.
 
     If `name` is the path of a single file, the file is returned in any format; opening it raises an error if it cannot
     be read.

@@ -222,8 +222,8 @@ class HostMapping:
 def _slots(spaces: AgentSpaces, found: Mapping[Hashable, Mapping[str, None]]) -> dict[str, tuple[Hashable, ...]]:
     """Returns the agents that each module may control, ``{module_id: agents}``.
 
-    First, these are the agents for which the policy mapping function returned the module in trial episodes. Second,
-    they are all agents whose spaces equal the spaces of the first such agent.
+    A module may control each agent for which the policy mapping function returned the module in trial episodes. It may
+    also control all agents whose spaces equal the spaces of the first such agent.
     """
     slots = {}
     for policy in dict.fromkeys(policy for own in found.values() for policy in own):

@@ -132,8 +132,8 @@ def state_of(pipeline: Any, state: Any) -> dict[str, Any]:
 def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the entries of another pipeline's saved state for the connectors in `names`.
 
-    This state is `state`, ``{connector name: connector state}``. Leaves out connectors that have only per-environment
-    states, such as frame stacks.
+    The saved state `state` has the form ``{connector name: connector state}``. Leaves out connectors that have only
+    per-environment states, such as frame stacks.
 
     Args:
         names: Names of the pipeline's connectors.

@@ -134,8 +134,8 @@ def keep(creator: EnvCreator, context: EnvContext, env: Any) -> None:
 def _note(creator: EnvCreator, config: dict[str, Any], made: Any) -> Kind | None:
     """Returns the kind ("jax", "vector" or "single") of the environment `made`, and caches the kind.
 
-    The creator returned this environment. The kind is cached for this creator and config. Returns None if `made` is no
-    environment.
+    The env creator `creator` returned this environment. The kind is cached for this creator and config. Returns None if
+    `made` is no environment.
     """
     if as_jax_env(made) is not None:
         kind: Kind = "jax"

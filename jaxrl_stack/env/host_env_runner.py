@@ -716,7 +716,7 @@ class HostEnvRunner(EnvRunner):
         """Returns the objects that compute actions: the MultiRLModule, and the pipelines of the first module that
         controls an agent.
 
-        The tuple is ``(MultiRLModule of all modules, env-to-module pipeline, module-to-env pipeline)``. The objects do
+        The result is ``(MultiRLModule of all modules, env-to-module pipeline, module-to-env pipeline)``. The objects do
         not contain the current weights and connector states.
         """
         return next(iter(self.acting_parts_of_modules().values()))
@@ -737,7 +737,7 @@ class HostEnvRunner(EnvRunner):
         """Returns the objects that compute a module's actions: the MultiRLModule of all modules, and connector
         pipelines.
 
-        The tuple is ``(MultiRLModule, env-to-module pipeline, module-to-env pipeline)``. A module that controls no
+        The result is ``(MultiRLModule, env-to-module pipeline, module-to-env pipeline)``. A module that controls no
         agent has no pipelines: for such a module, returns the pipelines of the first module that controls an agent.
         """
         return self.acting_parts_of_modules().get(module_id) or self.acting_parts()

@@ -347,9 +347,8 @@ class HostRollout:
     ) -> tuple[VectorStep, Any]:
         """Steps all environments, and runs the Python connectors and callbacks that read episode objects.
 
-        First appends the new step to the objects of the unfinished episodes; then runs connectors in Python and
-        callbacks, which read these objects. Also resets environments whose episode has ended. Used only if callbacks or
-        Python connectors need episode objects.
+        Before the connectors and callbacks run, appends the new step to the objects of the unfinished episodes. Also
+        resets environments whose episode has ended. Used only if callbacks or Python connectors need episode objects.
 
         Returns:
             ``(step, inputs)``: the result of the step, and the module inputs for the observations after the step (see

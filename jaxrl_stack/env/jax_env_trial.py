@@ -1,7 +1,7 @@
 """Test run of a JAX environment with random actions, which checks rewards and observations.
 
-It checks that rewards and observations are finite, and, if ``env.has_own_bounds``, that observations are within the
-bounds of the observation space.
+The test run checks that rewards and observations are finite, and, if ``env.has_own_bounds``, that observations are
+within the bounds of the observation space.
 """
 
 from __future__ import annotations

@@ -266,7 +266,7 @@ def make_rollout(
 ) -> DeviceRollout:
     """Creates the `DeviceRollout` (functions that sample inside a compiled program) for an environment and its modules.
 
-    The functions are pure, and use the connector pipelines of the modules. States, such as weights and connector
+    The functions are pure, and run the modules and their connector pipelines. States, such as weights and connector
     states, are arguments of these functions.
 
     Args:

@@ -245,8 +245,8 @@ class Metrics:
     def statistics_in_slots(self, axis_name: str | None) -> tuple[RunningStatistics, ...]:
         """Returns the statistics of logged values with an additional leading axis for D devices, ``[D, ...]``.
 
-        The statistics are mean and variance. The index of this device contains this device's values, and all other
-        indices contain zeros. A sum over devices then contains the values of all devices.
+        The statistics are mean and variance. The entry at the index of this device contains this device's values, and
+        all other entries contain zeros. A sum over devices then contains the values of all devices.
 
         The sum can join an existing all-reduce. A separate all-reduce takes tens of microseconds, even if it is small.
         """

@@ -81,8 +81,8 @@ class LinearizedLosses:
         """Returns the gradients of a scalar, computed from the losses, with respect to the given parameters,
         ``{ref: gradient}``.
 
-        The refs are names of parameters. The argument `of` is a linear function that computes the scalar, for example
-        the sum of the losses.
+        `refs` are the names of these parameters. The argument `of` is a linear function that computes the scalar, for
+        example the sum of the losses.
 
         Computations that lead only to other losses are skipped, and, in a compiled program, also those that lead only
         to other parameters.

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 def restore_unused_modules(
     learner: Learner, before: LearnerState, after: Carry, has_rows: Mapping[ModuleID, Any]
 ) -> Carry:
-    """Restores the modules for which the batch has no valid row, as if the gradient steps had not changed these
-    modules.
+    """Restores modules for which the batch has no valid row to their values from before the gradient steps.
 
-    All rows of such a module are masked. Sets the module's parameters, other state and optimizer states to the values
-    from before the gradient steps.
+    All rows of such a module are masked. The restored values are the module's parameters, other state and optimizer
+    states.
 
     Zero gradients are not enough: momentum and weight decay change parameters anyway. Leaves that several modules
     share, and optimizers of such leaves, are restored only if none of these modules has rows.

@@ -526,8 +526,8 @@ def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> 
     """Converts the sampled steps (blocks) of all modules, if the block of any module requires that minibatches draw
     single rows.
 
-    After the conversion, minibatches draw single rows of every module. Otherwise returns the blocks unchanged;
-    minibatches may then draw whole env steps, each with the rows of all agents.
+    After the conversion, minibatches draw single rows of every module. If no block requires single rows, returns the
+    blocks unchanged; minibatches may then draw whole env steps, each with the rows of all agents.
 
     A block requires single rows if it has a mask, or if the number of rows that a minibatch takes from each shuffle
     shard is not a multiple of the number of agents. Unchanged blocks may differ: minibatches may draw whole env steps

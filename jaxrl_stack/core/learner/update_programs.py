@@ -164,7 +164,7 @@ class UpdatePrograms:
         """Pads a batch to one of a few sizes, and splits it over devices and groups of rows that are shuffled
         separately.
 
-        Programs are compiled for these sizes. The groups are called shuffle shards.
+        Update programs are compiled for these sizes. The groups are called shuffle shards.
 
         Args:
             rows: ``{module_id: {column: [N, ...]}}``.

@@ -86,10 +86,10 @@ class ValidItems:
         return jnp.sum(rounds * self.num_rows + jnp.where(self.num_rows == number, rest, share))
 
     def num_minibatches(self, size: int, num_epochs: int) -> jax.Array:
-        """Returns the number of minibatches, uint32, for `num_epochs` passes over the shuffle shard with the most valid
-        rows. A shuffle shard is a group of rows that is shuffled separately.
+        """Returns the number of minibatches, uint32, for `num_epochs` passes over this device's largest shuffle shard.
 
-        The shard is the one with the most valid rows (not masked) or chunks on this device.
+        A shuffle shard is a group of rows that is shuffled separately. The largest one has the most valid rows (not
+        masked) or chunks.
         """
         return (jnp.uint32(num_epochs) * jnp.max(self.num_items) + jnp.uint32(size - 1)) // jnp.uint32(size)
 
@@ -97,8 +97,8 @@ class ValidItems:
 class CountedRows(NamedTuple):
     """Statistics of one module's valid rows (not masked) in an update.
 
-    They tell whether the batch has any valid row, the mean number of valid rows per gradient step, and their total
-    number over all gradient steps.
+    The statistics are: whether the batch has any valid row, the mean number of valid rows per gradient step, and their
+    total number over all gradient steps.
 
     Attributes:
         has_rows: bool scalar, whether any device has a valid row; True for a module without masks.
@@ -145,8 +145,8 @@ def counted_rows(
 ) -> dict[Any, CountedRows]:
     """Returns statistics of each module's valid rows (not masked) in an update, ``{module_id: CountedRows}``.
 
-    They tell whether the batch has any valid row, the mean number of valid rows per gradient step, and their total
-    number over all gradient steps.
+    The statistics are: whether the batch has any valid row, the mean number of valid rows per gradient step, and their
+    total number over all gradient steps.
 
     Args:
         valid: Valid items, by module.

@@ -80,8 +80,7 @@ class ModuleDefinition:
         return definition, *definition._named(type(module), params, rest)
 
     def same_as(self, other: ModuleDefinition) -> bool:
-        """Whether this definition is the same as `other`: equal graph definitions, and the same objects as NumPy
-        constants.
+        """Whether this definition and `other` have equal graph definitions and the same objects as NumPy constants.
 
         If True, a program that was traced with the module definition `other` also works with this definition.
         """
@@ -92,7 +91,7 @@ class ModuleDefinition:
         )
 
     def is_alike(self, other: ModuleDefinition) -> bool:
-        """Whether this definition equals `other`: equal graph definitions, and NumPy constants with equal values.
+        """Whether this definition and `other` have equal graph definitions, and NumPy constants with equal values.
 
         If True, a program that was traced with the module definition `other` also works with this definition. The
         result is valid only if both modules were built from the same spec.
@@ -267,9 +266,8 @@ class PureModule:
     def refs_of(self, variable_or_submodule: Any, kind: type = nnx.Param) -> list[str]:
         """Returns the names (refs) of one given Variable of the module, or of all Variables in a given submodule.
 
-        Refs are paths joined by "/". In a submodule, only Variables of type `kind` are included.
-
-        Variables that the submodule shares with others are included.
+        Refs are paths joined by "/". Of a submodule, only Variables of type `kind` are included, also Variables that
+        the submodule shares with others.
 
         Args:
             variable_or_submodule: The Variable or the submodule.

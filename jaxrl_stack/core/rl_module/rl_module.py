@@ -86,8 +86,8 @@ class _RLModuleMeta(type(nnx.Module)):
     """Metaclass that checks and completes an RLModule after its constructor, also if a subclass overrides the
     constructor.
 
-    It makes the target networks of a `TargetNetworkAPI`, and removes `rngs` and the networks that an inference-only
-    module does not need.
+    The metaclass makes the target networks of a `TargetNetworkAPI`, and removes `rngs` and the networks that an
+    inference-only module does not need.
     """
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -289,10 +289,10 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         return self._forward(batch, **_accepted(self._forward, kwargs))
 
     def _forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes the module's outputs for exploration. Calls `_forward`, unless a subclass overrides this method.
+        """Computes the module's outputs for exploration.
 
-        The argument `t=` is the number of lifetime env steps (sampled since training began). During sampling, `t` is a
-        float32 scalar, the nearest to this number.
+        Calls `_forward`, unless a subclass overrides this method. The argument `t=` is the number of lifetime env steps
+        (sampled since training began). During sampling, `t` is a float32 scalar, the nearest to this number.
         """
         return self._forward(batch, **_accepted(self._forward, kwargs))
 
