@@ -201,9 +201,10 @@ class ModuleRows:
             leaf[rows] = 0
 
     def finish(self) -> None:
-        """Ends the module's part of a rollout, after the last env step: completes the `AgentRecording`, which records
-        the steps of the module's agents. Stores the connector states and the agent steps that have no next observation
-        yet; the next `AgentRecording` continues these steps.
+        """Ends the module's part of a rollout, after the last env step.
+
+        Completes the `AgentRecording`, which records the steps of the module's agents. Stores the connector states and
+        the agent steps that have no next observation yet; the next `AgentRecording` continues these steps.
         """
         self.recording.finish()
         self._held = self.recording.held_steps()
@@ -375,7 +376,9 @@ class MultiAgentRollout:
         return self.live
 
     def forget_episodes(self) -> None:
-        """Discards the `MultiAgentEpisode` objects of unfinished episodes, so that later steps do not continue them.
+        """Discards the `MultiAgentEpisode` objects of unfinished episodes, so that later steps do not continue these
+        episodes.
+
         Keeps the objects if callbacks, Python connectors or preprocessors read every step of unfinished episodes.
         """
         if not self.needs_live:
@@ -393,8 +396,9 @@ class MultiAgentRollout:
 
     def _show_step(self, step: MultiAgentVectorStep, timesteps: int, *, is_last: bool) -> None:
         """Adds the results of an environment step (observations, rewards, flags) to the `MultiAgentEpisode` objects of
-        the unfinished episodes. Calls the user's callbacks ``on_episode_step`` and, for ended episodes,
-        ``on_episode_end``.
+        the unfinished episodes.
+
+        Calls the user's callbacks ``on_episode_step`` and, for ended episodes, ``on_episode_end``.
         """
         live: Any = self.live
         inputs = {}
@@ -468,9 +472,10 @@ class MultiAgentRollout:
             step.final_obs[index] = dict(self.preprocessing(final_obs, episode))
 
     def _assign_row(self, index: int, agent: Any) -> tuple[ModuleRows, int]:
-        """Selects the module and the batch row of an agent that appears for the first time in its episode, and returns
-        both. Raises MultiAgentEnvError if `possible_agents` lacks the agent, or if the policy mapping function returns
-        a module that may not control the agent (see `HostMapping.refuse`).
+        """Selects the module and the batch row of an agent that appears for the first time in its episode.
+
+        Returns both. Raises MultiAgentEnvError if `possible_agents` lacks the agent, or if the policy mapping function
+        returns a module that may not control the agent (see `HostMapping.refuse`).
         """
         mid = self._episodes[index].module_for(agent)
         first = self._first_row.get((mid, agent))
@@ -480,8 +485,9 @@ class MultiAgentRollout:
         return place
 
     def _restart(self, index: int, step: MultiAgentVectorStep, recordings: AgentRecordings) -> None:
-        """Begins the next episode of an environment whose episode has ended or that has failed. If the environment has
-        not failed, adds the ended episode to the metrics.
+        """Begins the next episode of an environment after the end of its episode or after a failure.
+
+        If the environment has not failed, adds the ended episode to the metrics.
         """
         if index not in step.failed:
             returns = {agent: float(module.returns[row]) for agent, (module, row) in self._where[index].items()}

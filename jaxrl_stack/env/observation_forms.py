@@ -42,8 +42,10 @@ def _number(value: Any, kinds: str) -> np.ndarray | None:
 
 
 def form_check(space: gym.Space) -> Callable[[Any], bool]:
-    """Returns a function that checks quickly whether a value, such as an observation, has the structure and shapes of
-    `space`, and whether the dtypes of `space` can hold the value's numbers.
+    """Returns a fast function that checks whether a value, such as an observation, fits `space`.
+
+    A value fits if it has the structure and shapes of `space`, and if the dtypes of `space` can hold the value's
+    numbers.
 
     The function checks structure, shapes and kinds of dtype. It checks numbers only if the value and `space` have
     different integer dtypes. Floats are no integers, and nothing is broadcast.
@@ -83,9 +85,10 @@ def _tuple_check(checks: list[Callable[[Any], bool]]) -> Callable[[Any], bool]:
 
 
 def _number_check(dtype: np.dtype) -> Callable[[Any], bool]:
-    """Returns the function with which `form_check` checks values of a `Discrete` space. The function returns True if a
-    value is one integer that the space's `dtype` can hold. The function does not convert Python integers, and NumPy
-    integers of types that always fit `dtype`, to arrays, so it is fast for these values.
+    """Returns the function with which `form_check` checks values of a `Discrete` space.
+
+    The function returns True if a value is one integer that the space's `dtype` can hold. The function does not convert
+    Python integers, and NumPy integers of types that always fit `dtype`, to arrays, so it is fast for these values.
     """
     limits = np.iinfo(dtype)
     first, last = int(limits.min), int(limits.max)
@@ -146,8 +149,10 @@ def _holds(dtype: np.dtype, array: np.ndarray) -> bool:
 
 
 def misfit(space: gym.Space, value: Any, name: str) -> str | None:
-    """Returns an error message that says why a value does not have the structure, shapes and types of `space`, and how
-    to correct it; None if `form_check` accepts the value.
+    """Returns an error message for a value that does not fit `space`; None if `form_check` accepts the value.
+
+    The message says why the value does not have the structure, shapes and types of `space`, and how to correct the
+    value.
 
     Args:
         space: See `form_check`.

@@ -22,9 +22,10 @@ _MAX_BYTES, _MAX_STEPS = 1 << 22, 256
 
 
 class OutOfRange(NamedTuple):
-    """Report of an invalid number in an observation: a choice outside of a discrete space, or an integer that the
-    dtypes of compiled programs cannot hold. The report contains the rollout step, the row in the batch of observations,
-    and advice for the user.
+    """Report of an invalid number in an observation.
+
+    An invalid number is a choice outside of a discrete space, or an integer that the dtypes of compiled programs cannot
+    hold. The report contains the rollout step, the row in the batch of observations, and advice for the user.
 
     Attributes:
         step: Step of the rollout.
@@ -65,8 +66,9 @@ class _Range:
 
 @dataclasses.dataclass
 class _Part:
-    """One leaf of the observation space (a space that is neither a Dict nor a Tuple), with the ranges to check and the
-    observations that have not been checked yet.
+    """One leaf of the observation space, with the ranges to check and the observations that have not been checked yet.
+
+    A leaf is a space that is neither a Dict nor a Tuple.
 
     Attributes:
         path: Keys that lead to it.
@@ -149,8 +151,9 @@ class ObservationWatch:
         self._num_kept = k + 1
 
     def add_block(self, obs: Any) -> None:
-        """Checks the observations of all steps of a rollout in one call, so that `add` need not be called in each step.
-        `found` returns the reports of invalid numbers.
+        """Checks the observations of all steps of a rollout in one call.
+
+        Then `add` need not be called in each step. `found` returns the reports of invalid numbers.
 
         Args:
             obs: Pytree ``[T, R, ...]`` that mirrors the space, with the dtypes of programs.
@@ -160,9 +163,10 @@ class ObservationWatch:
             self._compare_part(part, values, range(len(values)), np.ones(values.shape[:2], bool))
 
     def found(self) -> list[OutOfRange]:
-        """Checks the stored observations. Returns the reports of invalid numbers since the last `begin` call, as a list
-        of `OutOfRange` sorted by step and row. An invalid number is a choice outside of a discrete space, or an integer
-        that the dtypes of compiled programs cannot hold.
+        """Checks the stored observations, and returns the reports of invalid numbers since the last `begin` call.
+
+        The result is a list of `OutOfRange`, sorted by step and row. An invalid number is a choice outside of a
+        discrete space, or an integer that the dtypes of compiled programs cannot hold.
         """
         self._compare()
         return sorted(self._found, key=lambda one: one[:2])
@@ -208,9 +212,10 @@ def _parts_of(space: gym.Space, path: tuple[Any, ...]) -> Sequence[tuple[tuple[A
 
 
 def _ranges_of(space: Any) -> list[_Range]:
-    """Returns the ranges to check for one leaf of an observation space: the bounds of the space and, if compiled
-    programs use a smaller integer dtype than the space, the limits of that dtype. A range that excludes no value is
-    left out.
+    """Returns the ranges to check for the numbers of one leaf of an observation space.
+
+    These are the bounds of the space and, if compiled programs use a smaller integer dtype than the space, the limits
+    of that dtype. A range that excludes no value is left out.
     """
     if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
         return [_Range(*choices_of(space), GIVE_CHOICES, f"outside of {space}")]

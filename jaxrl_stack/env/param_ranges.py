@@ -64,8 +64,9 @@ def stored_form(given: Any) -> Any:
 
 
 def _kind_and_values(given: Any) -> tuple[Kind | None, tuple[Any, ...]]:
-    """Splits a user's setting of a distribution, `given`, into ``(kind, bounds or values)``, where the kind is
-    "uniform", "log" or "choices". Returns ``(None, ())`` if `given` has an unknown form.
+    """Splits a user's setting of a distribution, `given`, into ``(kind, bounds or values)``.
+
+    The kind is "uniform", "log" or "choices". Returns ``(None, ())`` if `given` has an unknown form.
     """
     if isinstance(given, list | tuple) and given and isinstance(given[0], str):
         return (given[0], tuple(given[1:])) if given[0] in ("uniform", "log") else (None, ())  # type: ignore[return-value]
@@ -124,8 +125,10 @@ class ParamRange:
         return cls(kind, np.stack([array.astype(dtype) for array in fitting]))
 
     def draw(self, key: jax.Array) -> jax.Array:
-        """Draws a value of the environment parameter. If the parameter is an array, a range gives an independent
-        draw for each entry, and a list of values gives one of its values for the whole array.
+        """Draws a value of the environment parameter.
+
+        If the parameter is an array, a range gives an independent draw for each entry, and a list of values gives one
+        of its values for the whole array.
 
         Args:
             key: PRNG key.
@@ -146,8 +149,10 @@ class ParamRange:
         return jnp.clip(drawn.astype(dtype), low, high)
 
     def scaled(self, value: Any) -> jax.Array:
-        """Scales a value of the parameter linearly: the lower bound or lowest choice becomes -1, the upper bound or
-        highest choice becomes 1. The result is float32 and has the value's shape.
+        """Scales a value of the parameter linearly, so that the parameter's range becomes [-1, 1].
+
+        The lower bound or lowest choice becomes -1, the upper bound or highest choice becomes 1. The result is float32
+        and has the value's shape.
 
         Values of "log" are scaled by their logarithms, choices by value and not by index. Values outside of the range
         lie outside of [-1, 1]. If both bounds are equal, the result is the distance from them, 0 for each draw.
@@ -162,9 +167,10 @@ class ParamRange:
 
 
 def _check_limits(kind: Kind, arrays: list[np.ndarray], dtype: np.dtype) -> None:
-    """Raises ValueError if the parameter's dtype cannot hold the numbers of a distribution. Floats are drawn as
-    float32, so they must fit both dtypes. Three cases are errors: a float overflows; ``high - low`` of a uniform range
-    overflows; or a log range begins below the smallest normal float.
+    """Raises ValueError if the parameter's dtype cannot hold the numbers of a distribution.
+
+    Floats are drawn as float32, so they must fit both dtypes. Three cases are errors: a float overflows; ``high - low``
+    of a uniform range overflows; or a log range begins below the smallest normal float.
     """
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
@@ -184,8 +190,10 @@ def _check_limits(kind: Kind, arrays: list[np.ndarray], dtype: np.dtype) -> None
 
 
 def _integers(key: jax.Array, bounds: np.ndarray) -> jax.Array:
-    """Draws integers uniformly between lower and upper bounds, ``bounds [2, *shape]``, and returns an array of shape
-    ``shape``. Both bounds are possible values. The computation does not overflow.
+    """Draws an array of integers uniformly between lower and upper bounds.
+
+    `bounds` has the shape ``[2, *shape]``, and the result has the shape ``shape``. Both bounds are possible values. The
+    computation does not overflow.
 
     The unsigned distance from the lower bound is drawn: it may be as large as all numbers of the dtype.
     """

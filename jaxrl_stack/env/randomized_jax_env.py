@@ -120,8 +120,9 @@ class RandomizedJaxEnv(JaxEnvWrapper[JaxEnv]):
 
 
 def _resets_after_step(env: JaxEnv) -> TypeGuard[AutoResetJaxEnv]:
-    """Whether the environment's `step` only calls `_step`, which does not reset, and then `reset`. If so, the wrapper
-    can call `_step` itself, and reset with newly drawn parameters.
+    """Whether the environment's `step` only calls `_step`, which does not reset, and then `reset`.
+
+    If so, the wrapper can call `_step` itself, and reset with newly drawn parameters.
     """
     if isinstance(env, GymnaxEnv):
         return env._has_plain_step
@@ -204,8 +205,10 @@ def _ranges(env: JaxEnv, given: Mapping[str, Any]) -> dict[str, ParamRange]:
 
 
 def _check_scales(env: JaxEnv, scales: Mapping[str, ParamRange]) -> None:
-    """Checks the parameters that observations contain on a log scale. Raises ValueError if ``env.params`` (the
-    parameters without random draws) has a value <= 0 for one of them.
+    """Checks that parameters are above 0 if observations contain these parameters on a log scale.
+
+    Raises ValueError if ``env.params`` (the parameters without random draws) has a value <= 0 for one of these
+    parameters.
     """
     for name, scale in scales.items():
         value = np.asarray(leaves_by_name(env.params)[name])
@@ -343,9 +346,11 @@ def _in_traces(params: Any) -> Any:
 
 
 def _check_program(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any) -> None:
-    """Checks that `reset` and `step` support the randomized parameters. Raises ValueError in two cases: JAX cannot
-    trace `reset` and `step`, because the environment uses a parameter in Python code, such as a branch; or `reset` and
-    `step` ignore a parameter that is drawn from a distribution, or all parameters that a user's function draws.
+    """Checks that `reset` and `step` support the randomized parameters.
+
+    Raises ValueError in two cases: JAX cannot trace `reset` and `step`, because the environment uses a parameter in
+    Python code, such as a branch; or `reset` and `step` ignore a parameter that is drawn from a distribution, or all
+    parameters that a user's function draws.
     """
     try:
         unread = _unread(env, draws, draws.names)
@@ -368,8 +373,10 @@ def _check_program(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any)
 
 
 def _called(given: Any, name: str) -> str:
-    """Returns the setting of the parameter `name` as text for error messages: ``environment(randomized_params={name:
-    ...})``. If `given` is a function that draws all parameters, the text names the function instead of the dict.
+    """Returns the setting of the parameter `name` as text for error messages.
+
+    The text is ``environment(randomized_params={name: ...})``. If `given` is a function that draws all parameters, the
+    text names the function instead of the dict.
     """
     return f"environment(randomized_params={shown({name: given[name]} if isinstance(given, Mapping) else given)})"
 
@@ -402,8 +409,10 @@ def _unread(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, names: tuple[str, 
 
 
 def _check_space_bounds(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any) -> None:
-    """Checks a gymnax environment: raises ValueError if drawn parameters change the action space, or the shapes or
-    dtypes of observations; prints a notice if drawn parameters change the bounds of observations.
+    """Checks whether drawn parameters change the spaces of a gymnax environment.
+
+    Raises ValueError if drawn parameters change the action space, or the shapes or dtypes of observations. Prints a
+    notice if drawn parameters change the bounds of observations.
     """
     if not isinstance(env, GymnaxEnv):
         return

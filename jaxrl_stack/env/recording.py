@@ -66,8 +66,10 @@ def record_on_host(
 
 
 def _watched(config: AlgorithmConfig, camera: _Camera) -> AlgorithmConfig:
-    """Returns a copy of the config for an env runner that records videos. The runner's environments render frames if
-    they can, and callbacks pass the starts and steps of episodes to `camera`.
+    """Returns a copy of the config for an env runner that records videos.
+
+    The runner's environments render frames if they can, and callbacks pass the starts and steps of episodes to
+    `camera`.
     """
     own = config.copy(copy_frozen=False)
     told = CallbackList.from_config(config)
@@ -89,8 +91,9 @@ def _watched(config: AlgorithmConfig, camera: _Camera) -> AlgorithmConfig:
 
 
 def _is_preprocessed_by_its_vector_version(config: AlgorithmConfig) -> bool:
-    """Whether the config uses ale-py's vector version of the environment, which preprocesses observations itself. If
-    so, videos must use the vector version too, because a single environment of the same id returns different
+    """Whether the config uses ale-py's vector version of the environment, which preprocesses observations itself.
+
+    If so, videos must use the vector version too, because a single environment of the same id returns different
     observations and takes different arguments.
     """
     if config.gym_env_vectorize_mode != "vector_entry_point":
@@ -110,8 +113,10 @@ def _takes_render_mode(config: AlgorithmConfig) -> bool:
 
 
 class _Camera:
-    """Callbacks that record episodes for videos. At the start and after each step of such an episode, they render a
-    frame of its environment. If the environment does not render, they draw the observations instead.
+    """Callbacks that record episodes for videos.
+
+    At the start and after each step of such an episode, they render a frame of its environment. If the environment does
+    not render, they draw the observations instead.
 
     Args:
         env: The config's setting `env`, for messages.
@@ -178,8 +183,10 @@ class _Camera:
         return panels
 
     def _rendered(self, env: Any, env_index: int) -> Any:
-        """Renders a frame of an environment. If an environment cannot be rendered, this and all later calls return
-        None, so that a video does not mix rendered frames with drawings of observations.
+        """Renders a frame of an environment.
+
+        If an environment cannot be rendered, this and all later calls return None, so that a video does not mix
+        rendered frames with drawings of observations.
         """
         if not self._has_frames:
             return None
@@ -220,9 +227,10 @@ class _Camera:
 
 
 def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
-    """Yields the observations that a video must draw after a step. The first is the observation for which the policy
-    chose the action of this step; it is omitted if the video contains it already. If the step ended the episode, the
-    final observation follows.
+    """Yields the observations that a video must draw after a step.
+
+    The first observation is the observation for which the policy chose the action of this step; it is omitted if the
+    video contains it already. If the step ended the episode, the final observation follows.
 
     The newest observation of an unfinished episode is left out: until the policy acts on it, the episode contains it in
     the form that connectors get. The final observation has the form that the policy would have received.
@@ -252,9 +260,10 @@ def _returns(episode: MultiAgentEpisode) -> dict[Any, float]:
 
 
 def _space_of(observation: Any, seen: gym.Space, returned: gym.Space) -> gym.Space:
-    """Returns the space with which a video draws an observation: `seen`, the policy's observation space, if the
-    observation fits this space; else `returned`, the environment's observation space. An observation that does not fit
-    `seen` was not changed by connectors.
+    """Returns the space with which a video draws an observation.
+
+    The space is `seen`, the policy's observation space, if the observation fits this space; else `returned`, the
+    environment's observation space. An observation that does not fit `seen` was not changed by connectors.
     """
     try:
         validate_batch(seen, observation, 0)

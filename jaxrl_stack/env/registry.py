@@ -85,8 +85,9 @@ def register_env(name: str, env_creator: EnvCreator) -> None:
 
 
 def note_env(name: str, env_creator: EnvCreator, *, replaces: bool) -> None:
-    """Registers in this process an env creator that was registered with Ray Tune or in another process. Replaces an
-    existing creator of this name only if `replaces` is True.
+    """Registers in this process an env creator that was registered with Ray Tune or in another process.
+
+    Replaces an existing creator of this name only if `replaces` is True.
     """
     if replaces or name not in _creators:
         _creators[name] = env_creator
@@ -162,9 +163,10 @@ class ResolvedEnv:
         return env
 
     def release(self, env: Any) -> None:
-        """Closes an unused environment that `make` created. Exception: inside a ``with creators_called_once():`` block,
-        an environment that a registered creator made is stored instead, so that an env runner can use it without a
-        second call of the creator.
+        """Closes an unused environment that `make` created.
+
+        Exception: inside a ``with creators_called_once():`` block, an environment that a registered creator made is
+        stored instead, so that an env runner can use it without a second call of the creator.
         """
         if self.registered is not None:
             keep(self.registered, self.context, env)
@@ -246,7 +248,9 @@ def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None, *, num_en
 
 def _creator_from_ray(name: str, is_last_resort: bool = False) -> EnvCreator | None:
     """Returns the env creator that ``ray.tune.register_env`` stored under `name` in Ray's registry; None if there is
-    none. Finds creators that were registered before this package was imported, or in Ray's driver process.
+    none.
+
+    Finds creators that were registered before this package was imported, or in Ray's driver process.
     """
     # Imported, which takes a second, for names that nothing else knows: an actor may be the first to use it here.
     if is_last_resort and "ray" in sys.modules and sys.modules["ray"].is_initialized():
@@ -363,9 +367,11 @@ def _resolve_class(env: type, name: str, context: EnvContext) -> ResolvedEnv:
 
 
 def _check_class(env: type) -> None:
-    """Checks an environment class. Raises TypeError in three cases: the class is abstract; the class cannot be called
-    with the env_config as the only argument; or the `reset` of a `gymnasium.Env` class does not take `seed` and
-    `options`.
+    """Checks that an environment class is not abstract, and that its constructor and `reset` take the required
+    arguments.
+
+    Raises TypeError in three cases: the class is abstract; the class cannot be called with the env_config as the only
+    argument; or the `reset` of a `gymnasium.Env` class does not take `seed` and `options`.
     """
     if inspect.isabstract(env):
         missing = ", ".join(sorted(getattr(env, "__abstractmethods__")))  # noqa: B009 - only abstract classes have it
@@ -386,9 +392,10 @@ def _check_class(env: type) -> None:
 
 
 def _check_arguments(spec: Any, context: EnvContext) -> None:
-    """Raises ValueError for keys of `env_config` that neither ``gym.make`` nor a constructor of the gymnasium
-    environment (single or vector version) takes as arguments. Does not check ALE environments, and constructors that
-    take ``**kwargs``.
+    """Raises ValueError for keys of `env_config` that a gymnasium environment does not take as arguments.
+
+    Keys may be arguments of ``gym.make`` or of a constructor of the environment (single or vector version). Does not
+    check ALE environments, and constructors that take ``**kwargs``.
     """
     if not context or spec.namespace == suites.ALE_PREFIX.removesuffix("/"):
         return

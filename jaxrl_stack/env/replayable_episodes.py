@@ -17,8 +17,9 @@ _FIRST_CAPACITY = 64
 
 
 class RestoredEpisodes(NamedTuple):
-    """Result of `ReplayableEpisodes.restore` for ``B`` environments: the last info of each environment, and a text that
-    describes the problem of each environment whose episode could not be restored.
+    """Result of `ReplayableEpisodes.restore` for ``B`` environments: the last infos, and descriptions of problems.
+
+    A text describes the problem of each environment whose episode could not be restored.
 
     Attributes:
         infos: The last info of each environment, from a reset or from the last replayed step.
@@ -132,8 +133,10 @@ class ReplayableEpisodes:
         }
 
     def continue_seeds(self, state: Mapping[str, Any]) -> None:
-        """Continues the saved sequence of reset seeds: sets `seeds` and each environment's number of resets from a
-        `get_state()` result. Discards the recorded actions, and does not restore the saved episodes.
+        """Continues the sequence of reset seeds that a `get_state()` result contains.
+
+        Sets `seeds` and each environment's number of resets from this result. Discards the recorded actions, and does
+        not restore the saved episodes.
         """
         self.reseed([int(seed) for seed in state["seeds"]])
         self._num_resets = [int(number) for number in state["num_resets"]]
@@ -146,9 +149,10 @@ class ReplayableEpisodes:
         returns: np.ndarray,
         renew: Callable[[int], object],
     ) -> RestoredEpisodes:
-        """Restores the unfinished episodes in a `get_state` result: resets each environment with the saved seed, and
-        repeats the saved actions. Returns the last infos, and the problems of environments whose episode could not be
-        restored.
+        """Restores the unfinished episodes in a `get_state` result by repeating the saved actions.
+
+        Resets each environment with the saved seed, and repeats the saved actions. Returns the last infos, and the
+        problems of environments whose episode could not be restored.
 
         An environment whose last observation or return differs from the stored one, in any bit, is reset with its next
         seed instead.
@@ -184,8 +188,9 @@ class ReplayableEpisodes:
         return RestoredEpisodes(infos, problems)
 
     def _take_in(self, actions: Any, lengths: Sequence[int], ends: Sequence[int], problems: Mapping[int, str]) -> None:
-        """Replaces the recorded actions with the actions of the restored episodes, so that later `add` calls append to
-        the restored actions. Omits the actions of episodes that could not be restored.
+        """Replaces the recorded actions with the actions of the restored episodes.
+
+        Later `add` calls then append to the restored actions. Omits the actions of episodes that could not be restored.
         """
         kept = [0 if i in problems else length for i, length in enumerate(lengths)]
         self._time = longest = max(kept, default=0)

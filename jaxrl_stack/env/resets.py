@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def reset_only_ended(step: JaxStep, reset: Callable[[jax.Array], tuple[Any, Any]], keys: jax.Array) -> JaxStep:
-    """Resets only the JAX environments whose episode ended in the last step; used if a reset is expensive. A loop
-    resets these environments in groups until all have new episodes. The group size is a sixteenth of all environments
-    (at least one).
+    """Resets only the JAX environments whose episode ended in the last step.
+
+    Used if a reset is expensive. A loop resets these environments in groups until all have new episodes. The group size
+    is a sixteenth of all environments (at least one).
 
     Suited to resets that cost as much as many steps, such as generated worlds, or physics that must settle. Most
     steps need no reset.

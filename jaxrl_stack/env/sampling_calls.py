@@ -24,9 +24,10 @@ def sampled(runner: Any, *, what: Any, number: int, share: Mapping[str, Any], se
 
 
 def num_returns(keep_remote: bool) -> int:
-    """Returns the number of Ray objects that a `sampled_in_actor` call returns: 2 with `keep_remote`, else 1. The
-    second object contains the columns (arrays of the sampled steps). They are a return value, because Ray keeps return
-    values after the actor has ended, but not objects that the actor itself puts into the object store.
+    """Returns the number of Ray objects that a `sampled_in_actor` call returns: 2 with `keep_remote`, else 1.
+
+    The second object contains the columns (arrays of the sampled steps). The columns are a return value, because Ray
+    keeps return values after the actor has ended, but not objects that the actor itself puts into the object store.
     """
     return 2 if keep_remote else 1
 
@@ -40,9 +41,11 @@ def sampled_in_actor(
     is_requested: bool = False,
     **states: Any,
 ) -> tuple[tuple[int, Any], Any]:
-    """Calls ``sampled(runner, **call)`` in an env runner actor. Returns ``((number, sample), None)``, where `number`
-    identifies the call. With `keep_remote`, returns ``((number, sample without columns), columns)``: the columns
-    (arrays of the sampled steps) are a second Ray object, which stays in Ray's object store.
+    """Samples in an env runner actor, by a call of ``sampled(runner, **call)``.
+
+    Returns ``((number, sample), None)``, where `number` identifies the call. With `keep_remote`, returns ``((number,
+    sample without columns), columns)``: the columns (arrays of the sampled steps) are a second Ray object, which stays
+    in Ray's object store.
 
     Before it samples, the runner loads `states` one after the other, and newer weights from the state server. After a
     call by `EnvRunnerGroup.request`, it merges the connector statistics that the sample reports into its running
@@ -73,7 +76,9 @@ def sampled_in_actor(
 
 def _pull_state(runner: Any, server: Any) -> None:
     """Loads the newest state from the `EnvRunnerStateServer` into the env runner if the server's weights are newer than
-    the runner's weights. If the server does not answer, prints a notice, and the runner keeps its state.
+    the runner's weights.
+
+    If the server does not answer, prints a notice, and the runner keeps its state.
     """
     from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
 
@@ -88,9 +93,10 @@ def _pull_state(runner: Any, server: Any) -> None:
 
 def whole(numbered: tuple[int, Any], modules: Any) -> tuple[int, Any]:
     """Combines the two return values of `sampled_in_actor` into ``(number, sample)``, where `number` identifies the
-    call. If `modules` is None, the sample is complete. Otherwise, the sample lacks its columns (arrays of the sampled
-    steps), and `modules` is a Ray reference to them: puts the reference into the sample, and does not fetch the
-    columns.
+    call.
+
+    If `modules` is None, the sample is complete. Otherwise, the sample lacks its columns (arrays of the sampled steps),
+    and `modules` is a Ray reference to them: puts the reference into the sample, and does not fetch the columns.
     """
     number, sample = numbered
     return number, sample if modules is None else sample.kept_at(modules)

@@ -79,8 +79,9 @@ class SamplingMetrics:
         self._means: dict[str, tuple[float, int]] = {}
 
     def snapshot(self, *, with_logged: bool) -> tuple[Any, ...]:
-        """Returns data that `roll_back` restores: the current number of env steps and the list of ended episodes. If
-        `with_logged` is True, the data also contain a copy of the logged metrics.
+        """Returns data that `roll_back` restores: the current number of env steps and the list of ended episodes.
+
+        If `with_logged` is True, the data also contain a copy of the logged metrics.
         """
         logged = copy.deepcopy(self._logger.get_state()) if with_logged else None
         return self.num_env_steps, list(self.ended), logged
@@ -121,8 +122,10 @@ class SamplingMetrics:
         self.num_env_steps = 0
 
     def add_recording(self, num_env_steps: int, acting: float, step_times: StepTimes, running_steps: int) -> None:
-        """Adds the results of one rollout of this runner's environments to the collected metrics: number of env steps,
-        durations of policy calls and vector steps, and number of steps of the unfinished episodes.
+        """Adds the results of one rollout of this runner's environments to the collected metrics.
+
+        The results are the number of env steps, the durations of policy calls and vector steps, and the number of steps
+        of the unfinished episodes.
 
         Args:
             num_env_steps: Number of env steps of the rollout.
@@ -195,8 +198,9 @@ class SamplingMetrics:
         return times
 
     def take_logged(self) -> dict[str, Any]:
-        """Reduces and returns all metrics that were logged since the last call of `take_logged` or `report`. Before
-        that, logs the means of the numbers that `add_number` collected, such as durations, and the counts in
+        """Reduces and returns all metrics that were logged since the last call of `take_logged` or `report`.
+
+        Before that, logs the means of the numbers that `add_number` collected, such as durations, and the counts in
         `agent_steps` and `module_steps`, which then start again at zero.
         """
         self.log_means()
@@ -209,9 +213,10 @@ class SamplingMetrics:
         return self._logger.reduce()
 
     def report(self) -> dict[str, Any]:
-        """Logs the episodes in `ended` and the number of env steps since the last `report` call, and clears `ended`.
-        Then returns the result of `take_logged`: all metrics that were logged since the last call of `take_logged` or
-        `report`.
+        """Logs the ended episodes and the number of env steps since the last `report` call, and returns the metrics.
+
+        Logs the episodes in `ended`, and clears `ended`. Then returns the result of `take_logged`: all metrics that
+        were logged since the last call of `take_logged` or `report`.
         """
         for episode in self.ended:
             log_episode(self._logger, self._window, episode.episode_return, episode.length)

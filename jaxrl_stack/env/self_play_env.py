@@ -41,8 +41,10 @@ class SelfPlayState(NamedTuple):
 
 
 class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
-    """Wrapper that names a game's agents by roles: "hero" and "rival", or several rivals if the game has more than two
-    players. The game's own agents are called seats (player positions). Every reset draws the hero's seat uniformly.
+    """Wrapper that names a game's agents by roles: "hero" and "rival".
+
+    A game of more than two players has several rivals. The game's own agents are called seats (player positions). Every
+    reset draws the hero's seat uniformly.
 
     If the hero has seat ``s`` of ``N``, rival ``i`` has seat ``(s + i) % N``. The game gets the keys of resets and
     steps unchanged.
@@ -134,8 +136,10 @@ class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
 
 
 def with_seats(resolved: ResolvedEnv) -> ResolvedEnv:
-    """Wraps a JAX game in a `SelfPlayEnv`, whose agents are the roles hero and rival: returns a `ResolvedEnv` that
-    creates the wrapped game. Returns `resolved` unchanged if its environment is no JAX environment.
+    """Wraps a JAX game in a `SelfPlayEnv`, whose agents are the roles hero and rival.
+
+    Returns a `ResolvedEnv` that creates the wrapped game. Returns `resolved` unchanged if its environment is no JAX
+    environment.
     """
     if not resolved.is_jax:
         return resolved

@@ -16,6 +16,7 @@ class _Sent(NamedTuple):
 
 class SentStates:
     """Stores the env runner states that each actor has received or will receive with its next call, oldest first.
+
     Discards a state if a newer state replaces it.
 
     A state replaces an older one if it has all components of the older one, and all arrays of the older one's modules.
@@ -40,22 +41,24 @@ class SentStates:
                 sent[:] = [*(old for old in sent if not old.parts <= new.parts), new]
 
     def take_waiting(self, actor_id: int) -> dict[str, Any]:
-        """Returns the waiting states of an actor, that is, the env runner states to send with its next call, oldest
-        first, as keyword arguments of `set_states`. Also removes the waiting states, so that a later call does not
-        return them again.
+        """Returns and removes the waiting states of an actor: the env runner states to send with its next call.
+
+        The states are keyword arguments of `set_states`, oldest first. A later call does not return these states again.
         """
         return _numbered(self._waiting.pop(actor_id, []))
 
     def all_of(self, actor_id: int) -> dict[str, Any]:
-        """Returns all stored env runner states of an actor, oldest first, as keyword arguments of `set_states`, to
-        restore the actor after a restart. Also removes the actor's waiting states (states to send with its next call),
-        so that `take_waiting` does not return these states again.
+        """Returns all stored env runner states of an actor, to restore the actor after a restart.
+
+        The states are keyword arguments of `set_states`, oldest first. Also removes the actor's waiting states (states
+        to send with its next call), so that `take_waiting` does not return these states again.
         """
         self._waiting.pop(actor_id, None)
         return _numbered(self._of[actor_id])
 
     def clear_waiting(self) -> None:
-        """Removes the waiting states of all actors, that is, the env runner states to send with the actors' next calls.
+        """Removes the waiting states of all actors: the env runner states to send with the actors' next calls.
+
         The states that `all_of` returns for restarted actors do not change.
         """
         self._waiting.clear()
@@ -73,8 +76,10 @@ class SentStates:
 
 
 def set_states(runner: Any, *, num_pulled: int = 0, **states: Any) -> None:
-    """Sets the states of an env runner, one after the other. Each state is a separate argument, because Ray replaces a
-    reference by its value only if the reference itself is an argument.
+    """Sets the states of an env runner, one after the other.
+
+    Each state is a separate argument, because Ray replaces a reference by its value only if the reference itself is an
+    argument.
 
     Args:
         runner: The env runner.
@@ -88,15 +93,18 @@ def set_states(runner: Any, *, num_pulled: int = 0, **states: Any) -> None:
 
 
 def replaces(state: Mapping[str, Any], older: Mapping[str, Any]) -> bool:
-    """Whether the env runner state `state` contains everything that the older state sets: all components (top-level
-    keys) of `older`, and all weight arrays of the modules in `older`. If so, no env runner needs `older` any more.
+    """Whether the env runner state `state` contains everything that the older state `older` sets.
+
+    Everything means all components (top-level keys) of `older`, and all weight arrays of the modules in `older`. If so,
+    no env runner needs `older` any more.
     """
     return _parts_of(older) <= _parts_of(state)
 
 
 def _parts_of(state: Mapping[str, Any]) -> frozenset[tuple[str, ...]]:
-    """Returns the names of an env runner state's components (top-level keys), each as a tuple. For the component
-    "rl_module", returns ``("rl_module", array name)`` for each weight array instead.
+    """Returns the names of an env runner state's components (top-level keys), each as a tuple.
+
+    For the component "rl_module", returns ``("rl_module", array name)`` for each weight array instead.
     """
     components = {(name,) for name in state if name != COMPONENT_RL_MODULE}
     arrays = state.get(COMPONENT_RL_MODULE, {}).values()

@@ -30,9 +30,11 @@ NO_CONNECTORS: Mapping[str, Any] = {"names": [], "statistics": []}
 
 
 def described_connectors(pipeline: Any) -> dict[str, list[str]]:
-    """Returns the class names of the connectors that the user's config added to a pipeline, for the metadata of a data
-    file: ``{"names": [...], "statistics": [...]}``. "names" lists all of these connectors; "statistics" lists only
-    connectors whose state contains arrays that all environments share, such as running means.
+    """Returns the class names of the connectors that the user's config added to a pipeline.
+
+    The result, for the metadata of a data file, is ``{"names": [...], "statistics": [...]}``. "names" lists all of
+    these connectors; "statistics" lists only connectors whose state contains arrays that all environments share, such
+    as running means.
 
     Args:
         pipeline: An env-to-module pipeline.
@@ -64,13 +66,17 @@ class NoOutput:
         """Adds the episodes that one `sample` call returned to the output files; see `ChunkJoiner.add`."""
 
     def restart(self, lengths: np.ndarray | None = None) -> None:
-        """Writes the stored steps of unfinished episodes to the output files. Steps that are added later get new
-        episode ids, even if the environments continue these episodes; see `StepsBuilder.restart`.
+        """Writes the stored steps of unfinished episodes to the output files.
+
+        Steps that are added later get new episode ids, even if the environments continue these episodes; see
+        `StepsBuilder.restart`.
         """
 
     def flush(self, *, is_last: bool = False) -> None:
-        """Completes the output file that is being written, if any: writes its buffered steps and closes the file.
-        Steps of unfinished episodes stay stored, unless `is_last` is True.
+        """Completes the output file that is being written, if any.
+
+        Writes the file's buffered steps and closes the file. Steps of unfinished episodes stay stored, unless `is_last`
+        is True.
 
         Args:
             is_last: Whether no more steps follow: then unfinished episodes are cut and written, unless
@@ -82,10 +88,12 @@ NO_OUTPUT = NoOutput()
 
 
 class StepOutput(NoOutput):
-    """Writes a runner's sampled steps to output files, each step once. A `StepsBuilder` (for arrays of steps) and a
-    `ChunkJoiner` (for episode objects) store steps until their episode ends, so that the steps of an episode are
-    adjacent in a file. Two kinds of episodes are written in several parts: episodes with `output_max_rows_per_file`
-    rows or more, and all unfinished episodes if the steps in the `StepsBuilder` take too much memory.
+    """Writes a runner's sampled steps to output files, each step once.
+
+    A `StepsBuilder` (for arrays of steps) and a `ChunkJoiner` (for episode objects) store steps until their episode
+    ends, so that the steps of an episode are adjacent in a file. Two kinds of episodes are written in several parts:
+    episodes with `output_max_rows_per_file` rows or more, and all unfinished episodes if the steps in the
+    `StepsBuilder` take too much memory.
 
     Args:
         config: The runner's config, with `output` set.

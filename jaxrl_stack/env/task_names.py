@@ -47,8 +47,10 @@ def matching_tasks(patterns: Sequence[str], where: str) -> list[str]:
 
 
 def _known_names(pattern: str) -> list[str]:
-    """Returns all environment names that a pattern can match: gymnax's names, gymnasium's ids and, if the pattern
-    begins with a suite's prefix and a slash, the names of this suite.
+    """Returns all environment names that a pattern can match.
+
+    These are gymnax's names, gymnasium's ids and, if the pattern begins with a suite's prefix and a slash, the names of
+    this suite.
     """
     prefix, slash, _ = pattern.partition("/")
     names = [GYMNAX_PREFIX + name for name in GYMNAX_IDS]

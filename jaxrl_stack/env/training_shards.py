@@ -69,16 +69,20 @@ class TrainingShards:
         self.is_finite = True
 
     def _first(self, key: jax.Array) -> Any:
-        """Creates the initial environment state of one device, with leaves ``[1, ...]``: the state after a reset of the
-        device's environments. If the training program steps no environments, the state is only a PRNG key.
+        """Creates the initial environment state of one device: the state after a reset of the device's environments.
+
+        The leaves have the shape ``[1, ...]``. If the training program steps no environments, the state is only a PRNG
+        key.
         """
         rollout = self._rollout
         first = key if rollout is None else rollout.init(key, self._num_envs // self._num_devices)
         return jax.tree.map(lambda x: x[None], first)
 
     def shapes(self) -> Any:
-        """Returns shapes and dtypes of one device's environment state, without the device axis. JAX caches the trace of
-        the function that creates this state, so that a later `start` call does not trace the function again.
+        """Returns shapes and dtypes of one device's environment state, without the device axis.
+
+        JAX caches the trace of the function that creates this state, so that a later `start` call does not trace the
+        function again.
         """
         shard = jax.eval_shape(self._init, stream_key(0, Stream.ROLLOUT))
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shard)
@@ -90,10 +94,12 @@ class TrainingShards:
         self.state, self.window = devices.place_shards(shards, self._devices), None
 
     def take_window(self, packed: Any) -> None:
-        """Unpacks the array `packed` that the training program returned (see `EpisodeWindow.packed`), and sets `window`
-        and `is_finite`. `window` gets the statistics of the last finished episodes. `is_finite` becomes False if an
-        episode return or a last observation is not finite or, with one agent, if a discrete value in a last observation
-        is outside of its space; otherwise it becomes True. If the array is empty, nothing changes.
+        """Sets `window` and `is_finite` from the array `packed` that the training program returned.
+
+        Unpacks the array (see `EpisodeWindow.packed`). `window` gets the statistics of the last finished episodes.
+        `is_finite` becomes False if an episode return or a last observation is not finite or, with one agent, if a
+        discrete value in a last observation is outside of its space; otherwise it becomes True. If the array is empty,
+        nothing changes.
         """
         if self._rollout is not None and len(packed):
             self.window, self.is_finite, unclaimed = EpisodeWindow.unpacked(np.asarray(packed), self._rollout.agents)
@@ -110,9 +116,10 @@ class TrainingShards:
         return 0 if self.window is None else num_episodes(self.window)
 
     def episode_statistics(self, seconds_per_step: float) -> EndedEpisodes:
-        """Returns statistics (return, length, duration) of the last episodes that the training environments have
-        finished, from `window`, oldest first; empty if `window` is None. The duration of an episode is its length times
-        `seconds_per_step`.
+        """Returns statistics (return, length, duration) of the last finished episodes of the training environments.
+
+        The statistics come from `window`, oldest episode first; the result is empty if `window` is None. The duration
+        of an episode is its length times `seconds_per_step`.
         """
         if self.window is None:
             return EndedEpisodes.of(())
@@ -147,9 +154,10 @@ class TrainingShards:
         self.window = None if self._rollout is None else devices.all_shards(self.state.window)
 
     def set_state(self, runner: dict[str, Any]) -> bool:
-        """Restores the training environments from the saved state of an EnvRunner. Returns True if all environments now
-        have saved states or new episodes. Returns False if the environments keep their current states; even then, PRNG
-        keys or connector statistics may have been loaded.
+        """Restores the training environments from the saved state of an EnvRunner.
+
+        Returns True if all environments now have saved states or new episodes. Returns False if the environments keep
+        their current states; even then, PRNG keys or connector statistics may have been loaded.
 
         Raises:
             ValueError: The state belongs to another environment or other connectors.
@@ -180,9 +188,9 @@ class TrainingShards:
         return False
 
     def _start_anew(self, runner: Mapping[str, Any]) -> None:
-        """Starts new episodes in all environments, because the restored state has another mapping of agents to
-        modules. Restores only the PRNG keys, the connectors' running statistics and the statistics of finished
-        episodes.
+        """Starts new episodes in all environments, because the restored state has another mapping of agents to modules.
+
+        Restores only the PRNG keys, the connectors' running statistics and the statistics of finished episodes.
 
         Args:
             runner: State of the checkpoint's EnvRunner. PRNG keys and statistics of the last finished episodes
@@ -211,8 +219,9 @@ class TrainingShards:
 
 
 def _acting_modules(stored: Mapping[str, Any]) -> set[str]:
-    """Returns the ids of the modules that acted in a saved run. The ids are part of the array names in the run's saved
-    environment state: ``"modules/<module id>/..."``.
+    """Returns the ids of the modules that acted in a saved run.
+
+    The ids are part of the array names in the run's saved environment state: ``"modules/<module id>/..."``.
     """
     return {name.split("/")[1] for name in stored if name.startswith("modules/")}
 
@@ -226,8 +235,10 @@ def _of_agents(named: Mapping[str, Any]) -> set[str]:
 
 def _restored_keys(stored: Mapping[str, Any], dtype: Any, num_devices: int) -> jax.Array:
     """Restores the PRNG keys, one per device, from the saved state of a run whose training program stepped no
-    environments. Such a state contains only these keys. If this run has another number of devices, derives new keys
-    from the first saved key.
+    environments.
+
+    Such a state contains only these keys. If this run has another number of devices, derives new keys from the first
+    saved key.
     """
     saved_devices = np.shape(next(iter(stored.values()), ()))[:1]
     keys = from_named_leaves(jax.ShapeDtypeStruct(saved_devices, dtype), stored, "the random numbers")

@@ -83,8 +83,10 @@ BEFORE, AFTER = "seen_before", "seen_after"
 
 
 class WatchedRollout(DeviceRollout):
-    """Rollout that records only the data that videos need: states, observations, actions, rewards and, if the rollout
-    records this column, ``Columns.LOSS_MASK`` (False where an agent's step is not complete).
+    """Rollout that records only the data that videos need.
+
+    The data are states, observations, actions, rewards and, if the rollout records this column, ``Columns.LOSS_MASK``
+    (False where an agent's step is not complete).
     """
 
     def step_envs(
@@ -134,8 +136,9 @@ class SeenEpisodes:
         self._ended: list[list[RecordedEpisode]] = [[] for _ in range(num_envs)]
 
     def add(self, record: StepRecord, counts: np.ndarray) -> None:
-        """Adds the steps of `record`, which a `WatchedRollout` recorded, to the episodes. The leaves of `record` are
-        NumPy arrays ``[T, B, ...]``; `counts`, bool ``[T, B]``, selects the steps to add.
+        """Adds the steps of `record`, which a `WatchedRollout` recorded, to the episodes.
+
+        The leaves of `record` are NumPy arrays ``[T, B, ...]``; `counts`, bool ``[T, B]``, selects the steps to add.
         """
         of_modules = {mid: own[Columns.REWARDS] for mid, own in record.columns.items()}
         of_agents = self._module_map.by_agent(of_modules, axis=1)

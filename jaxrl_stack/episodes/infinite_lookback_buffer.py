@@ -1,5 +1,6 @@
-"""Buffer for one column of an episode chunk, such as rewards: one item per step, preceded by lookback items, which are
-the last items of the previous chunk.
+"""Buffer for one column of an episode chunk, such as rewards.
+
+The buffer contains one item per step, preceded by lookback items, which are the last items of the previous chunk.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ Indices = int | np.integer | slice | list[int] | np.ndarray | None
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AsItem:
-    """Marks a `fill` value (the result for indices out of range) as one whole item of the buffer, even if the value is
-    a number. Used for columns whose items differ in structure, such as infos.
+    """Marks a `fill` value as one whole item of the buffer, even if the value is a number.
+
+    A `fill` value is the result for indices out of range. Used for columns whose items differ in structure, such as
+    infos.
 
     Attributes:
         item: The item.
@@ -279,8 +282,10 @@ class InfiniteLookbackBuffer:
         return (self._get_item(position) for position in range(self.lookback, self.len_incl_lookback()))
 
     def __add__(self, other: Any) -> InfiniteLookbackBuffer:
-        """Returns a new buffer. If `other` is a number, this number is added to every item. If `other` is a list or a
-        buffer, its items are appended, without the lookback of `other`.
+        """Returns a new buffer with a number added to every item, or with the items of `other` appended.
+
+        If `other` is a number, this number is added to every item. If `other` is a list or a buffer, its items are
+        appended, without the lookback of `other`.
         """
         if isinstance(other, numbers.Number):
             added = tree_map(lambda leaf: leaf + other, self.data)

@@ -22,8 +22,10 @@ DEFAULT_MODULE_ID = "default_policy"
 
 @dataclasses.dataclass(slots=True)
 class HangingStep:
-    """Incomplete step of an agent: the action, the module's outputs for the action, and the sum of the rewards since
-    the action. The agent has no next observation yet, and has not ended.
+    """Incomplete step of an agent: the agent has acted, but has no next observation yet.
+
+    The agent has not ended. The step contains the action, the module's outputs for the action, and the sum of the
+    rewards since the action.
 
     Attributes:
         action: The action.
@@ -137,8 +139,10 @@ class MultiAgentEpisode:
     def _replay(
         self, observations: Any, actions: Any, rewards: Any, infos: Any, outputs: Any, flags: tuple[Flags, Flags]
     ) -> None:
-        """Adds the constructor's data to the new episode, one env step at a time. The terminated and truncated flags of
-        an agent apply to the agent's last step, the flags "__all__" to the last env step.
+        """Adds the constructor's data to the new episode, one env step at a time.
+
+        The terminated and truncated flags of an agent apply to the agent's last step, the flags "__all__" to the last
+        env step.
         """
         steps = len(rewards)
         infos = [{}] * (steps + 1) if infos is None else infos
@@ -562,9 +566,10 @@ class MultiAgentEpisode:
         return {**flags, ALL: self.is_truncated}
 
     def get_return(self, include_hanging_rewards: bool = False) -> float:
-        """Returns the undiscounted sum of all agents' rewards in complete steps of this chunk. By default, excludes
-        rewards of incomplete steps (an action, but no next observation or end of the agent yet) and rewards of agents
-        before their first observation.
+        """Returns the undiscounted sum of all agents' rewards in complete steps of this chunk.
+
+        By default, excludes rewards of incomplete steps (an action, but no next observation or end of the agent yet)
+        and rewards of agents before their first observation.
 
         Args:
             include_hanging_rewards: Whether to add rewards of incomplete steps that no later chunk completes, and
@@ -620,7 +625,9 @@ class MultiAgentEpisode:
 
     def _column(self, agent: Hashable, name: str, is_output: bool) -> InfiniteLookbackBuffer | None:
         """Returns one column of an agent's episode, such as "actions", including the item of the agent's incomplete
-        step. If `is_output`, `name` is a model output; returns None if the agent does not have this output.
+        step.
+
+        If `is_output`, `name` is a model output; returns None if the agent does not have this output.
         """
         episode, hanging = self.agent_episodes[agent], self.hanging.get(agent)
         if not is_output:
@@ -666,9 +673,10 @@ class MultiAgentEpisode:
         return found
 
     def _moments(self, indices: Any, has_last: bool, neg_index_as_lookback: bool, fills: bool) -> Any:
-        """Converts indices of env steps to positions in `env_t_to_agent_t`, the maps from env steps to agent steps. If
-        an index is out of range, returns the position -1 for it if `fills` is True, and raises IndexError if `fills` is
-        False.
+        """Converts indices of env steps to positions in `env_t_to_agent_t`, the maps from env steps to agent steps.
+
+        If an index is out of range, returns the position -1 for it if `fills` is True, and raises IndexError if `fills`
+        is False.
         """
         some = next(iter(self.env_t_to_agent_t.values()), InfiniteLookbackBuffer())
         numbers = list(range(some.len_incl_lookback()))
@@ -676,7 +684,8 @@ class MultiAgentEpisode:
         return moments.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=-1 if fills else None)
 
     def _row(self, agent: Hashable, column: InfiniteLookbackBuffer, moment: int, fill: Any) -> int | None:
-        """Returns the index in `column` (for example, the agent's actions) of the agent's item for one env step.
+        """Returns the index at which `column`, such as the agent's actions, contains the agent's item for one env step.
+
         Indices of lookback items are negative. `moment` is the position of the env step in `env_t_to_agent_t`, or -1 if
         the env step is out of range. If the agent has no item for this env step, returns None if `fill` is None, else
         the column's length, an index out of range for which `column.get` returns `fill`.
@@ -733,8 +742,9 @@ class MultiAgentEpisode:
     def set_extra_model_outputs(
         self, *, key: str, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrites the extra model output `key` of completed steps in place, or adds it as a new column. `new_data`
-        contains the data by agent. For each agent, the arguments and errors are as in
+        """Overwrites the extra model output `key` of completed steps in place, or adds it as a new column.
+
+        `new_data` contains the data by agent. For each agent, the arguments and errors are as in
         `SingleAgentEpisode.set_extra_model_outputs`; also raises KeyError if an agent does not exist.
         """
         for episode, data in self._addressed(new_data):
@@ -905,8 +915,10 @@ class MultiAgentEpisode:
         return chunk
 
     def _add_part(self, chunk: MultiAgentEpisode, agent: Hashable, start: int, stop: int) -> None:
-        """Copies the steps of one agent in the env steps ``[start, stop)`` to a new chunk. If the agent's last step has
-        no next observation in the chunk, it becomes an incomplete step of the chunk, even if it began before `start`.
+        """Copies the steps of one agent in the env steps ``[start, stop)`` to a new chunk.
+
+        If the agent's last step has no next observation in the chunk, it becomes an incomplete step of the chunk, even
+        if it began before `start`.
         """
         episode, times = self.agent_episodes[agent], self.env_t_to_agent_t[agent]
         own = agent_range(times, start, stop, chunk._len_lookback)
@@ -930,9 +942,10 @@ class MultiAgentEpisode:
     # -------------------------------------------------------------------------------------------------------- state
 
     def validate(self) -> None:
-        """Checks each agent's episode, and the agent's map from env steps to agent steps (`env_t_to_agent_t`). The map
-        must have one item more than this chunk has env steps, and the same lookback. The agent steps in the map must be
-        consecutive, and end with the agent's number of completed steps.
+        """Checks each agent's episode, and the agent's map from env steps to agent steps (`env_t_to_agent_t`).
+
+        The map must have one item more than this chunk has env steps, and the same lookback. The agent steps in the map
+        must be consecutive, and end with the agent's number of completed steps.
 
         Raises:
             ValueError: If a check fails; names the episode or agent, and the inconsistent values.
@@ -1039,8 +1052,9 @@ def _last_steps(
     actions: Sequence[Mapping[Any, Any]],
     rewards: Sequence[Mapping[Any, Any]],
 ) -> dict[Any, int]:
-    """Returns, for each agent, the last env step in which the agent gets an observation or a reward. Omits agents whose
-    last action has no next observation yet.
+    """Returns, for each agent, the last env step in which the agent gets an observation or a reward.
+
+    Omits agents whose last action has no next observation yet.
 
     Args:
         observations: Observations by agent, one dict more than there are steps.

@@ -23,8 +23,10 @@ class TimesByAgent(dict[Any, InfiniteLookbackBuffer]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AgentRange:
-    """Range of one agent's steps in a chunk of a multi-agent episode: indices of the agent's first and last
-    observation, and the number of lookback steps before the first observation.
+    """Range of one agent's steps in a chunk of a multi-agent episode.
+
+    The range contains the indices of the agent's first and last observation, and the number of lookback steps before
+    the first observation.
 
     Attributes:
         start: Index of the agent's first observation in the chunk: the last one at or before the chunk's first
@@ -43,8 +45,9 @@ class AgentRange:
 
 
 def agent_range(times: InfiniteLookbackBuffer, start: int, stop: int, lookback: int) -> AgentRange | None:
-    """Returns the range of an agent's steps that lie in the env steps ``[start, stop)`` of an episode; None if the
-    agent's first observation comes after env step `stop`.
+    """Returns the range of an agent's steps in the env steps ``[start, stop)`` of an episode.
+
+    Returns None if the agent's first observation comes after env step `stop`.
 
     Args:
         times: The agent's map of times.

@@ -80,14 +80,17 @@ class Segments(NamedTuple):
 
     @property
     def is_running(self) -> np.ndarray:
-        """True for segments that contain the last time step of the block ``[T, B]`` but not the end of their episode,
-        so that the episode continues after the block: bool ``[K]`` for K segments.
+        """True for segments whose episode continues after the block ``[T, B]``.
+
+        Such a segment contains the last time step of the block, but not the end of its episode. The result is bool
+        ``[K]`` for K segments.
         """
         return (self.stop == self.shape[0]) & ~self.has_ended
 
     def steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns three arrays ``[N]`` for the N steps of all segments, segment by segment: the step's index on axis T,
-        its index on axis B, and the index of its segment.
+        """Returns three arrays of indices for the N steps of all segments, segment by segment.
+
+        The arrays ``[N]`` contain the step's index on axis T, its index on axis B, and the index of its segment.
         """
         segment = np.repeat(np.arange(len(self.env)), self.length)
         before = np.cumsum(self.length) - self.length

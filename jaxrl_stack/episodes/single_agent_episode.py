@@ -511,8 +511,9 @@ class SingleAgentEpisode:
         return successor
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> SingleAgentEpisode:
-        """Returns the steps in the range `slice_`, a Python slice such as ``slice(10, 20)``, as a separate episode. The
-        new episode also contains the observation after the last of these steps.
+        """Returns the steps in the range `slice_`, a Python slice such as ``slice(10, 20)``, as a separate episode.
+
+        The new episode also contains the observation after the last of these steps.
 
         The new episode has the same ids, spaces and `custom_data` (a shallow copy). It is terminated or
         truncated only if it contains this episode's last step.

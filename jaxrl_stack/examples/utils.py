@@ -152,8 +152,10 @@ def run_rllib_example_script_experiment(
     scheduler: Any = None,
     progress_reporter: Any = None,
 ) -> Any:
-    """Applies command-line options to a config (unless `keep_config` is set), then trains an algorithm with this
-    config: with Ray Tune, or in a loop in this process if ``--no-tune`` is set.
+    """Applies command-line options to a config, then trains an algorithm with this config.
+
+    If `keep_config` is set, does not apply the options. Trains with Ray Tune, or in a loop in this process if
+    ``--no-tune`` is set.
 
     Args:
         base_config: The config. The options are set on it.
@@ -304,9 +306,10 @@ def _wandb(args: argparse.Namespace, config: AlgorithmConfig) -> list[Any]:
 def _check_success(
     args: argparse.Namespace, results: Any, stop: dict[str, Any], metric: dict[str, Any] | None, seconds: float
 ) -> None:
-    """Raises an error if no trial has reached the required value of the success metric. With ``--as-release-test``,
-    first writes a summary to the JSON file named in the environment variable TEST_OUTPUT_JSON. If the variable is not
-    set, writes no file.
+    """Raises an error if no trial has reached the required value of the success metric.
+
+    With ``--as-release-test``, first writes a summary to the JSON file named in the environment variable
+    TEST_OUTPUT_JSON. If the variable is not set, writes no file.
     """
     in_evaluation = f"{EVALUATION_RESULTS}/{_RETURN}"
     default = next((key for key in (in_evaluation, _RETURN) if key in stop), None)

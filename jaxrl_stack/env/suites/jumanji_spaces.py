@@ -46,8 +46,11 @@ def own_action(spec: Any, action: Any) -> jax.Array:
 
 
 def has_entry_per_action(shape: tuple[int, ...], actions: Space) -> bool:
-    """Whether a flattened action mask has one entry for each action of a Discrete space, or, for a MultiDiscrete space,
-    one entry for each value of each component. False for a mask with one entry for each combination of these values.
+    """Whether a flattened action mask has one entry per action of a Discrete space, or per component value of a
+    MultiDiscrete space.
+
+    For a MultiDiscrete space, the mask must have one entry for each value of each component. False for a mask with one
+    entry for each combination of these values.
     """
     if isinstance(actions, Discrete):
         return math.prod(shape) == int(actions.n)

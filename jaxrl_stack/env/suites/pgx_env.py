@@ -69,8 +69,10 @@ class PgxEnv(SuiteEnv):
         return drawings.observation(np.asarray(state.observation), self._seen)
 
     def _others_move(self, state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
-        """Plays the other players' moves until it is the agent's turn or the game ends. Returns the new state,
-        and the rewards of all players ``[players]``: the rewards in `state` plus the rewards of these moves.
+        """Plays the other players' moves until it is the agent's turn or the game ends.
+
+        Returns the new state, and the rewards of all players ``[players]``: the rewards in `state` plus the rewards of
+        these moves.
         """
         if self.env.num_players == 1:
             return state, state.rewards

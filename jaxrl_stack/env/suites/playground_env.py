@@ -16,8 +16,10 @@ with without_lines(*WARP):
 
 
 class PlaygroundEnv(PhysicsEnv):
-    """Environment of MuJoCo Playground's registry. Settings in `env_config` are entries of the config that Playground
-    has for this environment; names of nested entries have dots, as in "outer.inner".
+    """Environment of MuJoCo Playground's registry.
+
+    Settings in `env_config` are entries of the config that Playground has for this environment; names of nested entries
+    have dots, as in "outer.inner".
 
     By default (`impl`: "jax"), the physics are computed by MJX in JAX, on any device; "warp" selects NVIDIA's physics.
     Robots for locomotion and manipulation come from mujoco_menagerie, which Playground downloads when the first such

@@ -109,8 +109,10 @@ def make_vector_env(
 
 def _first_of(name: str, creator: Any, context: EnvContext, num_envs: int, mode: gym.VectorizeMode) -> list[Any]:
     """Creates the first environment of a registered creator, to find out whether the creator makes single or vector
-    environments. Returns a list with this environment, for use by the caller. If the mode is "async" and the creator
-    makes single environments, returns an empty list, because other processes create all environments.
+    environments.
+
+    Returns a list with this environment, for use by the caller. If the mode is "async" and the creator makes single
+    environments, returns an empty list, because other processes create all environments.
     """
     as_vector, is_async = mode is gym.VectorizeMode.VECTOR_ENTRY_POINT, mode is gym.VectorizeMode.ASYNC
     context = copied(context, **({"num_envs": num_envs} if as_vector else {}))

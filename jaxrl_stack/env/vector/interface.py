@@ -77,8 +77,9 @@ class Replayed(NamedTuple):
 
 
 def one_per_env(seed: int | Sequence[int], num_envs: int) -> list[int]:
-    """Returns one seed for each of ``B`` environments. If `seed` is a sequence, returns its seeds as a list; if `seed`
-    is an integer, returns ``[seed, seed + 1, ...]``.
+    """Returns one seed for each of ``B`` environments.
+
+    If `seed` is a sequence, returns its seeds as a list; if `seed` is an integer, returns ``[seed, seed + 1, ...]``.
     """
     if isinstance(seed, Sequence):
         return [int(own) for own in seed]
@@ -155,8 +156,10 @@ class HostVectorEnv(abc.ABC):
         """
 
     def reset_ended(self, step: VectorStep, recover: Recover | None = None) -> None:  # noqa: B027 - by default none is held
-        """Resets the environments whose episodes ended in the last ``step(..., holds_ended=True)`` call. The argument
-        `step` is the result of that call; writes the first observations and infos of the new episodes into it.
+        """Resets the environments whose episodes ended in the last ``step(..., holds_ended=True)`` call.
+
+        The argument `step` is the result of that call; writes the first observations and infos of the new episodes into
+        it.
         """
 
     def renew(self, index: int | None = None) -> bool:
@@ -187,9 +190,10 @@ class HostVectorEnv(abc.ABC):
         )
 
     def replay(self, index: int, seed: int, actions: Any, num_steps: int) -> Replayed:
-        """Restores an episode of one environment: resets the environment with a seed, and repeats recorded actions up
-        to the last action or the episode's end. Returns a `Replayed`, which contains the last observation and info, the
-        return, the number of steps, and whether the episode ended.
+        """Restores an episode of one environment: resets the environment with a seed, and repeats recorded actions.
+
+        Stops after the last action or at the episode's end. Returns a `Replayed`, which contains the last observation
+        and info, the return, the number of steps, and whether the episode ended.
 
         Args:
             index: Index of the environment.

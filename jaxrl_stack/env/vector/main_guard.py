@@ -30,9 +30,10 @@ def require_main_guard(what: str) -> None:
 
 
 def _unguarded_line() -> int | None:
-    """Returns the number of the line at which the running top-level statement of the main script begins, if no main
-    guard (``if __name__ == "__main__":``) protects the statement. Returns None if a guard protects the statement, or if
-    child processes do not import the script.
+    """Returns the line number of the main script's running top-level statement if no main guard protects the statement.
+
+    This is the line at which the statement begins. A main guard is ``if __name__ == "__main__":``. Returns None if a
+    guard protects the statement, or if child processes do not import the script.
     """
     main = sys.modules["__main__"]
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)

@@ -78,8 +78,9 @@ class CheckedEnv(gym.Wrapper):
 
 
 def make_checked_env(name: str, creator: Callable[[EnvContext], Any], context: EnvContext) -> gym.Env:
-    """Creates one environment of an asynchronous vector, in the process that steps this environment; see
-    `make_sub_env`. If the environment has an observation space, wraps the environment in a `CheckedEnv`.
+    """Creates one environment of an asynchronous vector, in the process that steps this environment.
+
+    See `make_sub_env`. If the environment has an observation space, wraps the environment in a `CheckedEnv`.
     """
     env, index = make_sub_env(name, creator, context), context.vector_index
     space = env.observation_space

@@ -71,8 +71,9 @@ def available_cores() -> int:
 
 
 def channels_last(env: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
-    """Wraps `env` so that image observations have the axes ``[H, W, C]``, as Flax's convolutions expect. Returns `env`
-    itself if they have these axes already, or if observations are not images.
+    """Wraps `env` so that image observations have the axes ``[H, W, C]``, as Flax's convolutions expect.
+
+    Returns `env` itself if images have these axes already, or if observations are not images.
 
     Images are uint8 boxes ``[C, H, W]`` or ``[S, H, W, C]`` (a stack of S images) whose first axis is the shortest.
     """
@@ -83,8 +84,9 @@ def channels_last(env: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
 
 
 class ChannelsLast(gym.vector.VectorWrapper):
-    """Moves the first axis of image observations to the end: images ``[C, H, W]`` become ``[H, W, C]``, and stacks of S
-    images ``[S, H, W, C]`` become ``[H, W, S * C]``.
+    """Moves the first axis of image observations to the end.
+
+    Images ``[C, H, W]`` become ``[H, W, C]``, and stacks of S images ``[S, H, W, C]`` become ``[H, W, S * C]``.
 
     Args:
         env: Vector environment with a Box ``[C, H, W]`` or ``[S, H, W, C]`` as single observation space.

@@ -181,8 +181,10 @@ class SyncHostMultiAgentEnv:
         return step
 
     def reset_ended(self, step: MultiAgentVectorStep, recover: Recover | None = None) -> None:
-        """Resets the environments whose episodes ended in the last ``step(..., holds_ended=True)`` call. The argument
-        `step` is the result of that call; writes the first observations and infos of the new episodes into it.
+        """Resets the environments whose episodes ended in the last ``step(..., holds_ended=True)`` call.
+
+        The argument `step` is the result of that call; writes the first observations and infos of the new episodes into
+        it.
         """
         for i, final_obs in enumerate(step.final_obs):
             if final_obs is not None:

@@ -141,8 +141,10 @@ class VectorEnvAdapter(HostVectorEnv):
                 _kill(self.env)
 
     def _without_final(self, infos: dict[str, Any], ended: np.ndarray) -> tuple[dict[str, Any], Any, dict[str, Any]]:
-        """Splits the infos of a vector step in which environments were reset. Returns ``(other infos, final
-        observations, final infos)``; final observations and infos are the last ones before the reset.
+        """Splits the infos of a vector step in which environments were reset.
+
+        Returns ``(other infos, final observations, final infos)``; final observations and infos are the last ones
+        before the reset.
         """
         if "final_obs" not in infos:
             raise ValueError(
@@ -165,8 +167,10 @@ class VectorEnvAdapter(HostVectorEnv):
 
     def _cast(self, obs: Any) -> Any:
         """Converts a batch of observations to NumPy arrays with the dtypes of `observation_space`, which `observe_as`
-        can replace. Exception: if `observe_as` was not called and the batch consists of arrays already, the batch is
-        returned unchanged.
+        can replace.
+
+        Exception: if `observe_as` was not called and the batch consists of arrays already, the batch is returned
+        unchanged.
         """
         arrays = (np.ndarray, jax.Array)
         if not self._is_cast and (isinstance(obs, arrays) or all(isinstance(x, arrays) for x in jax.tree.leaves(obs))):

@@ -10,8 +10,9 @@ from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 
 
 class VectorMultiAgentEnv(abc.ABC):
-    """Base class for a vector of ``B`` multi-agent environments that are stepped together. Actions, observations and
-    other step results are lists with one dict, ``{agent: value}``, per environment.
+    """Base class for a vector of ``B`` multi-agent environments that are stepped together.
+
+    Actions, observations and other step results are lists with one dict, ``{agent: value}``, per environment.
 
     Attributes:
         envs: The environments.

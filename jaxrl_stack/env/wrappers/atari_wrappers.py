@@ -186,8 +186,10 @@ class NoopResetEnv(gym.Wrapper):
 
 
 class EpisodicLifeEnv(gym.Wrapper):
-    """Terminates an episode when a life is lost in an Atari game. If the following `reset` has no seed, it continues
-    the same game with a no-op step; every other `reset` starts a new game.
+    """Terminates an episode when a life is lost in an Atari game.
+
+    If the following `reset` has no seed, it continues the same game with a no-op step; every other `reset` starts a new
+    game.
 
     Args:
         env: Environment with ``unwrapped.ale.lives()``.

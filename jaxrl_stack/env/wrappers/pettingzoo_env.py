@@ -48,9 +48,10 @@ class _PettingZoo(MultiAgentEnv):
 
     @staticmethod
     def _with_all(terminateds: dict[Any, Any], truncateds: dict[Any, Any], is_over: bool) -> tuple[Any, Any]:
-        """Returns copies of `terminateds` and `truncateds` with a value for "__all__". If `is_over`, the value is True
-        in one of the copies: in `terminateds` if all its flags are True, else in `truncateds`. Otherwise, both values
-        are False.
+        """Returns copies of `terminateds` and `truncateds` with a value for "__all__".
+
+        If `is_over`, the value is True in one of the copies: in `terminateds` if all its flags are True, else in
+        `truncateds`. Otherwise, both values are False.
         """
         terminated = is_over and all(map(bool, terminateds.values()))
         return {**terminateds, ALL: terminated}, {**truncateds, ALL: is_over and not terminated}

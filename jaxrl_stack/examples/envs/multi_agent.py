@@ -185,8 +185,9 @@ class TicTacToeState(NamedTuple):
 
 
 class TicTacToe(MultiAgentJaxEnv):
-    """Tic-tac-toe: two players take turns on a board of 3 x 3 fields. An episode terminates if a player has three
-    fields in a line, or if the board is full.
+    """Tic-tac-toe: two players take turns on a board of 3 x 3 fields.
+
+    An episode terminates if a player has three fields in a line, or if the board is full.
 
     The player whose turn it is observes float32 ``[9]``, 1 for its own fields, -1 for the opponent's fields, 0 for free
     fields. The winner gets 1, the loser -1. A player that chooses a taken field gets -0.5 and loses the turn. After 30
@@ -300,8 +301,9 @@ def _by_agent(env: MultiAgentJaxEnv, rows: jax.Array) -> dict[Any, jax.Array]:
 
 
 class TwoStepGame(MultiAgentJaxEnv):
-    """Cooperative game of two agents and two steps. Agent 0's first action selects the state of the second step: action
-    0 a safe state, action 1 a risky state.
+    """Cooperative game of two agents and two steps: agent 0 first chooses a safe or a risky state.
+
+    Agent 0's first action selects the state of the second step: action 0 the safe state, action 1 the risky state.
 
     In the safe state the reward is 7 for all actions. In the risky state it is 8 if both agents choose 1, 1 if one
     agent does, else 0. Each agent gets half of the reward. Both observe float32 ``[3]``, one-hot: start, safe state,

@@ -91,8 +91,10 @@ class VPG(Algorithm):
             self.env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group, inference_only=True)
 
     def _sample_episodes(self) -> tuple[list[Any], list[Any]]:
-        """Samples episodes with all env runners: each runner samples the same number, and all runners together sample
-        at most `num_episodes_per_train_batch`. Returns the episodes of all runners, and the metrics of each runner.
+        """Samples the same number of episodes with each env runner.
+
+        All runners together sample at most `num_episodes_per_train_batch` episodes. Returns the episodes of all
+        runners, and the metrics of each runner.
         """
         config: Any = self.config
         per_runner = config.num_episodes_per_train_batch // (config.num_env_runners or 1)

@@ -37,8 +37,9 @@ class AddObservationsOfAllAgents(MultiAgentObservationPreprocessor):
         return gym.spaces.Dict(spaces)
 
     def preprocess(self, observations: Any, episode: Any) -> Any:
-        """Returns two float32 vectors for each agent with an observation, ``{"own": ..., "all_agents": ...}``. The
-        first one is the agent's observation followed by the agent's one-hot id. The second one contains the
+        """Returns two float32 vectors for each agent with an observation, ``{"own": ..., "all_agents": ...}``.
+
+        The first one is the agent's observation followed by the agent's one-hot id. The second one contains the
         observations of all agents, with zeros for agents without an observation.
         """
         spaces: Any = self.input_observation_space

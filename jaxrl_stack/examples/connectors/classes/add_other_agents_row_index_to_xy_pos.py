@@ -14,8 +14,9 @@ _HAS_ARRIVED = 2
 
 
 class AddOtherAgentsRowIndexToXYPos(MultiAgentObservationPreprocessor):
-    """Adds the other agent's row, 0 or 1, to each observation of `DoubleRowCorridorEnv`. If the other agent reached its
-    goal in an earlier step, the added value is 2.
+    """Adds the other agent's row, 0 or 1, to each observation of `DoubleRowCorridorEnv`.
+
+    If the other agent reached its goal in an earlier step, the added value is 2.
 
     The observation of "agent_0" becomes two integers for one-hot encoding, ``{"agent": row * length + column,
     "other_agent_row": other row}`` in a corridor of `length` columns. The observation of "agent_1" becomes float32
@@ -30,9 +31,11 @@ class AddOtherAgentsRowIndexToXYPos(MultiAgentObservationPreprocessor):
         return gym.spaces.Dict({"agent_0": gym.spaces.Dict(of_first), "agent_1": of_second})
 
     def preprocess(self, observations: Any, episode: Any) -> Any:
-        """Returns the new observation of each agent. For "agent_0", in a corridor of `length` columns: ``{"agent":
-        row * length + column, "other_agent_row": other row}``. For "agent_1": float32 ``[row, column, other row]``. The
-        other row is the other agent's row, or 2 if the other agent has no observation.
+        """Adds the other agent's row to the observation of each agent, and returns the new observations.
+
+        For "agent_0", in a corridor of `length` columns: ``{"agent": row * length + column, "other_agent_row": other
+        row}``. For "agent_1": float32 ``[row, column, other row]``. The other row is the other agent's row, or 2 if the
+        other agent has no observation.
         """
         length = _length(self.input_observation_space)
         rows = {agent: own[0] for agent, own in observations.items()}

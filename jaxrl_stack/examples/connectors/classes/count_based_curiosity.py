@@ -11,8 +11,10 @@ from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 
 
 class CountBasedCuriosity(ConnectorV2):
-    """Learner connector that adds ``intrinsic_reward_coeff / n`` to the reward of each step; n is the number of steps
-    so far, including this one, that began with the same observation.
+    """Learner connector that adds an intrinsic reward to each step: more for observations that were seen less often.
+
+    The added reward is ``intrinsic_reward_coeff / n``; n is the number of steps so far, including this one, that began
+    with the same observation.
 
     For environments with few observations: ``learners(learner_connector=lambda *spaces: CountBasedCuriosity())``.
 

@@ -53,8 +53,10 @@ class AddIntrinsicRewards(ConnectorV2):
         return {"base": running_statistics.init(()), "delta": running_statistics.init(())} if self.normalize else {}
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Adds intrinsic rewards to the column REWARDS ``[T, B]`` of the policy's batch. Also adds a train batch
-        for the intrinsic module, with the columns from which this module computes rewards and learns.
+        """Adds intrinsic rewards to the column REWARDS ``[T, B]`` of the policy's batch.
+
+        Also adds a train batch for the intrinsic module, with the columns from which this module computes rewards and
+        learns.
 
         Raises:
             ValueError: There is no module of that id.

@@ -13,7 +13,9 @@ from gymnasium.spaces import Box, Dict
 
 class CartPoleSparseRewards(gym.Env):
     """CartPole-v1 with sparse rewards: a step that terminates an episode gives the sum of CartPole's rewards in this
-    episode. All other steps, including a truncating step, give 0.
+    episode.
+
+    All other steps, including a truncating step, give 0.
 
     The observation is ``{"obs": CartPole's, "action_mask": [1, 1]}``. Its state can be taken and put back.
 

@@ -11,8 +11,10 @@ from gymnasium.spaces import Box, Discrete, Tuple
 
 
 class CorrelatedActionsEnv(gym.Env):
-    """Environment for correlated actions, with episodes of one step. The observation is ``[x]``, x uniform in [-1, 1].
-    The action is ``(a1, [a2])``, a1 in {0, 1, 2}, a2 in [-2, 2]. The reward is ``-|1 - (x + a1)| - |x + a1 + a2|``.
+    """Environment for correlated actions, with episodes of one step.
+
+    The observation is ``[x]``, x uniform in [-1, 1]. The action is ``(a1, [a2])``, a1 in {0, 1, 2}, a2 in [-2, 2]. The
+    reward is ``-|1 - (x + a1)| - |x + a1 + a2|``.
 
     The best a2 depends on x and on the a1 that was taken.
 

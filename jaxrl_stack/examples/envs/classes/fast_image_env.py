@@ -11,8 +11,9 @@ from gymnasium.spaces import Box, Discrete
 
 
 class FastImageEnv(gym.Env):
-    """Environment with black images ``[84, 84, 4]``, a reward of 1 per step, and episodes of 1001 steps. Its steps take
-    almost no time, so that only sampling and training are measured.
+    """Environment with black images ``[84, 84, 4]``, a reward of 1 per step, and episodes of 1001 steps.
+
+    The steps take almost no time, so that only sampling and training are measured.
 
     Args:
         config: Has no settings.

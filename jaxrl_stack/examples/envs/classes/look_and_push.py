@@ -11,8 +11,10 @@ from gymnasium.spaces import Box, Discrete
 
 
 class LookAndPush(gym.Env):
-    """Corridor of five cells for agents with memory. In cell 2, action 0 shows a hidden value, 0 or 1. In the last
-    cell, the action equal to this value gives reward 10, the other action -10.
+    """Corridor of five cells for agents with memory.
+
+    In cell 2, action 0 shows a hidden value, 0 or 1. In the last cell, the action equal to this value gives reward 10,
+    the other action -10.
 
     An episode starts in cell 2. There, action 0 looks: it leads to cell 0 or 1, whichever is the hidden case. Action 1
     pushes on: from 0 to 2, else to the next cell. In cell 4 the action that equals the case pays 10, the other one

@@ -14,9 +14,10 @@ from jaxrl_stack.utils.spaces import map_parts
 
 
 class NestedSpaceRepeatAfterMeEnv(gym.Env):
-    """Environment in which the agent must repeat the newest observation, which has a nested space. The reward is the
-    sum over the leaves of the space: 1 for an equal `Discrete` value, minus the sum of absolute differences for a
-    `Box` value.
+    """Environment in which the agent must repeat the newest observation, which has a nested space.
+
+    The reward is the sum over the leaves of the space: 1 for an equal `Discrete` value, minus the sum of absolute
+    differences for a `Box` value.
 
     Settings:
         space (a Tuple of Discrete(2) and a Dict of Box(-1, 1, (2,))): Space of observations and of actions.

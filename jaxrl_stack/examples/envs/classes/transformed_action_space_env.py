@@ -33,8 +33,9 @@ class ActionTransform(gym.ActionWrapper):
 
 
 def transform_action_space(env_name_or_creator: str | Callable[[Mapping[str, Any]], gym.Env]) -> Callable[..., gym.Env]:
-    """Returns a function that creates environments with rescaled actions: the agent acts in [`low`, `high`], and a
-    wrapper maps the agent's actions to the bounds of the environment's `Box`.
+    """Returns a function that creates environments with rescaled actions.
+
+    The agent acts in [`low`, `high`], and a wrapper maps the agent's actions to the bounds of the environment's `Box`.
 
     Args:
         env_name_or_creator: An id of gymnasium, or a function of an ``env_config``.

@@ -28,8 +28,9 @@ _MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 
 
 class WindyMazeEnv(gym.Env):
-    """Maze from S to F for one agent: action 0 waits, action 1 moves in the direction of the wind. Reaching F gives
-    reward 100, every other step 0.
+    """Maze from S to F for one agent: action 0 waits, action 1 moves in the direction of the wind.
+
+    Reaching F gives reward 100, every other step 0.
 
     Observations are ``((row, column), direction of the wind)``; the wind turns at random in every step.
     """

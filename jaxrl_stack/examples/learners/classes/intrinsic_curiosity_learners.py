@@ -53,8 +53,9 @@ def add_intrinsic_curiosity_connectors(learner: Learner) -> None:
 
 
 class PPOLearnerWithCuriosity(PPOLearner):
-    """PPO with an intrinsic curiosity model, which learns from the same steps as the policy. The model's prediction
-    errors, times a weight, are added to the rewards; see `add_intrinsic_curiosity_connectors`.
+    """PPO with an intrinsic curiosity model, which learns from the same steps as the policy.
+
+    The model's prediction errors, times a weight, are added to the rewards; see `add_intrinsic_curiosity_connectors`.
     """
 
     def build(self) -> None:

@@ -47,9 +47,11 @@ class IndependentQLearner(Learner):
     """
 
     def compute_loss_for_module(self, *, module_id: str, config: Any, batch: Any, fwd_out: Any) -> jax.Array:
-        """Computes the TD loss ``mean((Q_i - r_i - gamma * max_a Q_i(o_i', a))^2)`` of module i: ``Q_i`` is the
-        Q-value of the action, ``r_i`` the reward, ``o_i'`` the next observation. The maximum over actions a counts as 0
-        if the episode terminated.
+        """Computes the TD loss of one module: the mean squared TD error.
+
+        The loss of module i is ``mean((Q_i - r_i - gamma * max_a Q_i(o_i', a))^2)``: ``Q_i`` is the Q-value of the
+        action, ``r_i`` the reward, ``o_i'`` the next observation. The maximum over actions a counts as 0 if the episode
+        terminated.
         """
         following = jnp.where(batch[Columns.TERMINATEDS], 0.0, _best(self.module[module_id], batch))
         targets = jax.lax.stop_gradient(batch[Columns.REWARDS] + config.gamma * following)

@@ -67,8 +67,10 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
 
     def on_checkpoint_loaded(self, *, algorithm: Algorithm, **kwargs: Any) -> None:
         """Sorts the policies of a restored checkpoint by name into main policies, main exploiters and league
-        exploiters. Restores the set of trained policies. If the training of exploiters had started, also restores the
-        policy mapping function.
+        exploiters.
+
+        Restores the set of trained policies. If the training of exploiters had started, also restores the policy
+        mapping function.
         """
         names = list(algorithm.config.policies)
         self.main_policies, self.main_exploiters, self.league_exploiters = (
@@ -105,8 +107,10 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
 
     def on_train_result(self, *, algorithm: Algorithm, result: MutableMapping[str, Any], **kwargs: Any) -> None:
         """Extends the league: adds a copy of each trained policy whose win rate in `result` exceeds
-        `win_rate_threshold`. If "main" is the only trained policy and its win rate exceeds the threshold, starts to
-        train two exploiters instead. Adds the number of policies to `result`, as "league_size".
+        `win_rate_threshold`.
+
+        If "main" is the only trained policy and its win rate exceeds the threshold, starts to train two exploiters
+        instead. Adds the number of policies to `result`, as "league_size".
         """
         for key, rate in result["env_runners"].items():
             if key.startswith(_PREFIX):
@@ -129,8 +133,10 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
         algorithm.set_weights(dict.fromkeys(("main_0", *_STARTED_LATER), main))
 
     def _add_copy(self, algorithm: Algorithm, policy: str) -> None:
-        """Adds a copy of a policy to the league. A copy of a main policy is frozen. A copy of an exploiter is trained
-        with probability `_KEEPS_TRAINING`, else frozen.
+        """Adds a copy of a policy to the league.
+
+        A copy of a main policy is frozen. A copy of an exploiter is trained with probability `_KEEPS_TRAINING`, else
+        frozen.
         """
         if policy in self.main_policies:
             group, name = self.main_policies, f"main_{len(self.main_policies) - 1}"
@@ -167,8 +173,9 @@ def league_seat(
     frozen: Sequence[str],
     **kwargs: Any,
 ) -> str:
-    """Returns the id of the policy that acts for an agent. In each episode, one agent is played by an exploiter, the
-    other agent by an opponent of this exploiter.
+    """Returns the id of the policy that acts for an agent: an exploiter, or an opponent of the episode's exploiter.
+
+    In each episode, one agent is played by an exploiter, the other agent by an opponent of this exploiter.
 
     Half of the episodes have a league exploiter: a frozen one plays against a trained policy, a trained one against a
     frozen policy. The others have a main exploiter: a frozen one plays against "main", a trained one against a frozen
@@ -194,6 +201,8 @@ def league_seat(
 
 def _is_trained(name: str, seed: int) -> bool:
     """Draws whether a copy of an exploiter is trained, with probability `_KEEPS_TRAINING`; otherwise the copy is
-    frozen. The same `name` of the copy and the same `seed` always give the same result.
+    frozen.
+
+    The same `name` of the copy and the same `seed` always give the same result.
     """
     return np.random.default_rng(derived_seed(f"league {name}", seed)).random() < _KEEPS_TRAINING

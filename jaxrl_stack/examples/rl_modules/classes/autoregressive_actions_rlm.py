@@ -72,8 +72,9 @@ class AutoregressiveActionsRLM(RLModule, ValueFunctionAPI):
         return self.second(jnp.concatenate([obs, jax.nn.one_hot(first, self.first.output_dim)], axis=-1))
 
     def _act(self, obs: jax.Array, choose: Callable[[Any], Any]) -> dict[str, Any]:
-        """Chooses the first part of the action, then the second part given the first. `choose` maps the distribution of
-        a part to the chosen part. Returns ACTIONS and ACTION_DIST_INPUTS.
+        """Chooses the first part of the action, then the second part given the first.
+
+        `choose` maps the distribution of a part to the chosen part. Returns ACTIONS and ACTION_DIST_INPUTS.
         """
         first_cls, second_cls = self._classes
         first_inputs = self.first(obs)

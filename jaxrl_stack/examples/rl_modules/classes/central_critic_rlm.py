@@ -51,8 +51,9 @@ class CentralCriticRLModule(RLModule, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: self.policy(batch[Columns.OBS][OWN])}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> jax.Array:
-        """Computes the values of N observations of agents, float32 ``[N]``, from the observations of all agents. If
-        several agents share one ALL_AGENTS observation, the critic runs once for this observation, and the value is
+        """Computes the values of N observations of agents, float32 ``[N]``, from the observations of all agents.
+
+        If several agents share one ALL_AGENTS observation, the critic runs once for this observation, and the value is
         repeated for these agents.
         """
         obs = batch[Columns.OBS]

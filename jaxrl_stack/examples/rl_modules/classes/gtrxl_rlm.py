@@ -118,8 +118,10 @@ class GatedTransformerLayer(nnx.Module):
         self.mlp_gate = GRUGate(width, gate_bias, rngs=rngs)
 
     def __call__(self, x: jax.Array, context: jax.Array, visible: jax.Array) -> jax.Array:
-        """Applies the layer to `x`, the inputs of T steps ``[B, T, width]``; returns ``[B, T, width]``. Each step
-        attends to entries of `context` ``[B, M + T, width]``: M memory entries, followed by `x`.
+        """Applies the layer to `x`, the inputs of T steps.
+
+        `x` and the result have the shape ``[B, T, width]``. Each step attends to entries of `context` ``[B, M + T,
+        width]``: M memory entries, followed by `x`.
         """
         x = self.attention_gate(x, nnx.relu(self.attention(self.attention_norm(context), visible)))
         return self.mlp_gate(x, nnx.relu(self.mlp(self.mlp_norm(x))))

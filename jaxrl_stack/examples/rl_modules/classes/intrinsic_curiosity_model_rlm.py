@@ -77,7 +77,9 @@ class IntrinsicCuriosityModel(RLModule, SelfSupervisedLossAPI):
         return flatten_observation(self.observation_space, observations, jax.tree.leaves(observations)[0].ndim - 1)
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes INTRINSIC_REWARDS and ACTION_DIST_INPUTS. INTRINSIC_REWARDS are prediction errors for features of
+        """Computes intrinsic rewards, and the distribution inputs of the predicted actions.
+
+        Returns INTRINSIC_REWARDS and ACTION_DIST_INPUTS. INTRINSIC_REWARDS are prediction errors for features of
         NEXT_OBS, computed from OBS, ACTIONS and NEXT_OBS. ACTION_DIST_INPUTS are the distribution inputs of the
         predicted action, computed from OBS and NEXT_OBS.
         """

@@ -31,8 +31,10 @@ class AlwaysSameHeuristicRLM(RandomRLModule):
 
 
 class BeatLastHeuristicRLM(RandomRLModule):
-    """Plays the move that beats the opponent's last move. Each of the N observations is this last move: OBS contains
-    move numbers ``[N]`` in {0, 1, 2}, or one-hot vectors ``[N, 3]``.
+    """Plays the move that beats the opponent's last move.
+
+    Each of the N observations is this last move: OBS contains move numbers ``[N]`` in {0, 1, 2}, or one-hot vectors
+    ``[N, 3]``.
     """
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

@@ -14,8 +14,9 @@ _MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
 
 class DoubleRowCorridorEnv(MultiAgentEnv):
-    """Grid of two rows. "agent_0" starts at the left end of the upper row, "agent_1" at the right end of the lower row.
-    Each agent must reach the other agent's start.
+    """Grid of two rows in which each of two agents must reach the other agent's start.
+
+    "agent_0" starts at the left end of the upper row, "agent_1" at the right end of the lower row.
 
     An agent gets 10 when it arrives, which ends its part of the episode, and -0.1 in every step. When both agents are
     in one field for the first time, both get 5 more. An agent sees its own row and column only. Actions: 0 up, 1 down,

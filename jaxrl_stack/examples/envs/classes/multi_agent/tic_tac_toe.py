@@ -12,8 +12,9 @@ from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 
 
 class TicTacToe(MultiAgentEnv):
-    """Tic-tac-toe: two players take turns on a board of 3 x 3 fields. An episode terminates if a player has three
-    fields in a line, or if the board is full.
+    """Tic-tac-toe: two players take turns on a board of 3 x 3 fields.
+
+    An episode terminates if a player has three fields in a line, or if the board is full.
 
     Only the player whose turn it is observes the board: float32 ``[9]``, 1 for its own fields, -1 for the opponent's
     fields, 0 for free fields. After the last turn, both players observe it. The winner gets 1, the loser -1. A player

@@ -16,8 +16,10 @@ _PAYOFF = np.array([[0, 1], [1, 8]])
 
 
 class TwoStepGame(MultiAgentEnv):
-    """Cooperative game of two steps. First, agent 0 chooses a safe state (action 0) or a risky state (action 1). Then
-    both agents act. In the safe state, the reward is 7 for all actions.
+    """Cooperative game of two agents and two steps: agent 0 first chooses a safe or a risky state.
+
+    First, agent 0 chooses the safe state (action 0) or the risky state (action 1). Then both agents act. In the safe
+    state, the reward is 7 for all actions.
 
     In the risky state the reward is 8 if both agents play action 1, 1 if their actions differ, 0 if both play 0. Each
     agent gets half of the reward.
@@ -77,8 +79,10 @@ class TwoStepGame(MultiAgentEnv):
 
 
 class TwoStepGameWithGroupedAgents(MultiAgentEnv):
-    """`TwoStepGame` with a single agent "agents", which acts for the agents 0 and 1. Observations and actions are
-    tuples with one element for each of these two. Settings: the settings of `TwoStepGame`.
+    """`TwoStepGame` with a single agent "agents", which acts for the agents 0 and 1.
+
+    Observations and actions are tuples with one element for each of the agents 0 and 1. Settings: the settings of
+    `TwoStepGame`.
     """
 
     def __init__(self, env_config: Mapping[str, Any] | None = None):

@@ -10,6 +10,7 @@ import gymnasium as gym
 
 class OtherObservations(gym.Env, abc.ABC):
     """Mixin that changes an environment's observations: `reset` and `step` return ``_shown(obs)`` in place of ``obs``.
+
     Subclasses define `_shown`. List the mixin before the environment among the base classes.
     """
 
