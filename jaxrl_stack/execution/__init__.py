@@ -1,5 +1,7 @@
-"""Training steps and drivers. A training step samples or reads data, then makes updates; each kind of training step has
-its own file. A driver is an object that runs training steps on the device or with actors.
+"""Training steps, and drivers, which run training steps on the device or with actors.
+
+A training step samples or reads data, then makes updates; each kind of training step has its own file. A driver is an
+object that runs training steps on the device or with actors.
 """
 
 from __future__ import annotations

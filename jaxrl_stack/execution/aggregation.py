@@ -64,10 +64,11 @@ class AggregatorActor(FaultAwareApply):
         set_up_actor(num_cpus=1, num_gpus=0)
 
     def get_batch(self, number: int, parts: Sequence[Part]) -> tuple[tuple[int, Part], Any]:
-        """Concatenates the samples `parts` into the train batch with the id `number`. Returns ``((number, batch),
-        columns)``: `columns` are the concatenated columns, and `batch` is the rest of the train batch, without columns.
-        Callers set ``num_returns=2``: then the columns stay in Ray's object store, and callers get a reference to the
-        columns.
+        """Concatenates the samples `parts` into the train batch with the id `number`.
+
+        Returns ``((number, batch), columns)``: `columns` are the concatenated columns, and `batch` is the rest of the
+        train batch, without columns. Callers set ``num_returns=2``: then the columns stay in Ray's object store, and
+        callers get a reference to the columns.
 
         Raises:
             LostExperienceError: If columns of a part are lost.
@@ -77,8 +78,10 @@ class AggregatorActor(FaultAwareApply):
 
 
 class Aggregation:
-    """Concatenates the samples of train batches in aggregator actors (separate processes). Without such actors, a batch
-    is ready as soon as its samples are collected, and the learners concatenate these samples.
+    """Concatenates the samples of train batches in aggregator actors (separate processes).
+
+    Without such actors, a batch is ready as soon as its samples are collected, and the learners concatenate these
+    samples.
 
     Args:
         config: The algorithm's config.
@@ -139,8 +142,9 @@ class Aggregation:
         return not self._backlog and not self.ready
 
     def add(self, batches: Sequence[Batch]) -> None:
-        """Adds batches to the queue of the aggregator actors, which concatenate the samples of each batch. Also
-        collects the batches that these actors have finished. Without actors, the batches are ready immediately.
+        """Adds batches to the queue of the aggregator actors, which concatenate the samples of each batch.
+
+        Also collects the batches that these actors have finished. Without actors, the batches are ready immediately.
 
         Raises:
             Exception: The error of an actor, unless its samples were lost; or the error of an actor that Ray does not
@@ -217,8 +221,10 @@ class Aggregation:
         return self._manager.async_request_refs(_BATCHES)
 
     def wait(self, timeout_seconds: float) -> None:
-        """Waits until an aggregator actor has built a batch, or until `timeout_seconds` have passed. If no actor is
-        building a batch, for example because all actors are restarting, waits `PROBE_INTERVAL_S` seconds.
+        """Waits until an aggregator actor has built a batch, or until `timeout_seconds` have passed.
+
+        If no actor is building a batch, for example because all actors are restarting, waits `PROBE_INTERVAL_S`
+        seconds.
         """
         if refs := self.awaited():
             self._backend.wait(refs, timeout_s=timeout_seconds, fetch=False)

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 
 class AsynchronousStep(TrainingStep):
-    """Collects the samples that EnvRunners have finished, and requests further samples from EnvRunners that are below
-    their limit of unfinished requests. Learners make updates in the background at the same time.
+    """Training step that collects finished samples from EnvRunners while learners make updates in the background.
+
+    Requests further samples from EnvRunners that are below their limit of unfinished requests.
 
     Nothing waits for the slowest runner. If learners are too slow and their queue is full, no samples are collected,
     and runners wait. One call ends when samples have arrived, or after a second.

@@ -182,7 +182,9 @@ class DeviceDriver(LocalDriver):
 
     def _make_pipelines(self, env: JaxEnv | None) -> ModulePipelines:
         """Creates the connector pipelines of all modules, and stores the observation and action spaces in
-        ``self.spaces``. If `env` is None, the spaces come from the config, and the returned `ModulePipelines` is empty.
+        ``self.spaces``.
+
+        If `env` is None, the spaces come from the config, and the returned `ModulePipelines` is empty.
         """
         if env is not None:
             pipelines = pure_pipelines(self.config, env, self.module_map)
@@ -195,8 +197,10 @@ class DeviceDriver(LocalDriver):
 
     def _with_opponents(self, rollout: DeviceRollout, settings: OpponentSnapshots) -> DeviceRollout:
         """Returns a copy of the training rollout in which snapshots (earlier weights) of the policy `settings.of` are
-        opponents. In a fraction `settings.share_of_self_play` of the environments, the policy controls all agents. In
-        the other environments, the policy controls the first agent, and snapshots control all other agents.
+        opponents.
+
+        In a fraction `settings.share_of_self_play` of the environments, the policy controls all agents. In the other
+        environments, the policy controls the first agent, and snapshots control all other agents.
         """
         if shared_observations(self.acting_modules[settings.of]):
             raise NotImplementedError(
@@ -224,8 +228,9 @@ class DeviceDriver(LocalDriver):
         return learner
 
     def _make_facts(self, rollout: DeviceRollout | None, recorded: Mapping[str, Any]) -> DeviceFacts:
-        """Collects the inputs of `TrainingStep.plan`, which computes the sizes of samples and updates: the driver's
-        spaces, learner and rollout, and the shapes of the columns that sampling records.
+        """Collects the inputs of `TrainingStep.plan`, which computes the sizes of samples and updates.
+
+        The inputs are the driver's spaces, learner and rollout, and the shapes of the columns that sampling records.
 
         Args:
             rollout, recorded: See `DeviceFacts`.
@@ -246,9 +251,10 @@ class DeviceDriver(LocalDriver):
         return record_of_step(rollout, self.learner, self.shards.shapes(), num_envs=num_envs, explore=explore)
 
     def _make_program(self, rollout: DeviceRollout | None, record: StepRecord | None) -> DeviceProgram:
-        """Creates the compiled program that runs a fixed number of training steps per call. `record` contains the
-        shapes of the columns that sampling records in one step of a device's environments; None if training does not
-        sample.
+        """Creates the compiled program that runs a fixed number of training steps per call.
+
+        `record` contains the shapes of the columns that sampling records in one step of a device's environments; None
+        if training does not sample.
         """
         learner, num_devices = self.learner, self.learner.num_devices
         return DeviceProgram(
@@ -268,8 +274,10 @@ class DeviceDriver(LocalDriver):
         )
 
     def _planned_training_steps(self) -> int:
-        """Computes the number of training steps per call of the compiled program. It is 1 if control returns to the
-        host after every training step; otherwise it follows from the config's minimum number of steps per iteration.
+        """Computes the number of training steps per call of the compiled program.
+
+        The number is 1 if control returns to the host after every training step; otherwise it follows from the config's
+        minimum number of steps per iteration.
         """
         config, plan = self.config, self.plan
         wanted, each = config.min_sample_timesteps_per_iteration, plan.num_env_steps * self.counted_per_env_step
@@ -280,7 +288,9 @@ class DeviceDriver(LocalDriver):
         return 1 if number > 1 and self._returns_to_host() else number
 
     def _planned_counts(self, update_of_rows: UpdatePlan) -> dict[str, Any]:
-        """Returns the sizes of one update (minibatches, time steps, batch size of each module) as keyword arguments of
+        """Returns the sizes of one update, from which trained env steps and module steps are counted.
+
+        The sizes (minibatches, time steps, batch size of each module) are keyword arguments of
         `Learner.training_counts` and `Learner.count_updates`, which count trained env steps and module steps.
 
         Args:
@@ -299,9 +309,10 @@ class DeviceDriver(LocalDriver):
         }
 
     def _returns_to_host(self) -> bool:
-        """Whether control returns to the host after every training step: True if a user's class overrides
-        ``Algorithm.training_step``, or a learner hook that runs on the host before or after updates
-        (`Learner.has_host_hooks`). If True, logs a warning that this costs time.
+        """Whether control returns to the host after every training step.
+
+        True if a user's class overrides ``Algorithm.training_step``, or a learner hook that runs on the host before or
+        after updates (`Learner.has_host_hooks`). If True, logs a warning that this costs time.
         """
         if self.step.one_per_call:
             notice_once(
@@ -373,8 +384,10 @@ class DeviceDriver(LocalDriver):
 
     def num_warm_up_steps(self, num_env_steps: int) -> Any:
         """Returns the number (int32) of warm-up steps in the program's next call: training steps that sample, but make
-        no updates. A training step makes no updates if fewer than `learning_starts` env steps have been sampled in
-        total when it ends. Returns None if every training step makes updates.
+        no updates.
+
+        A training step makes no updates if fewer than `learning_starts` env steps have been sampled in total when it
+        ends. Returns None if every training step makes updates.
         """
         if self.step.learning_starts is None:
             return None
@@ -437,8 +450,10 @@ class DeviceDriver(LocalDriver):
 
     @contextlib.contextmanager
     def recording(self, recorder: Recorder) -> Iterator[IterationRecord]:
-        """Context that records the updates and episodes of each call of the training program. In this context, a second
-        compiled program makes the records; training continues from the results of the training program.
+        """Context that records the updates and episodes of each call of the training program.
+
+        In this context, a second compiled program makes the records; training continues from the results of the
+        training program.
 
         The second program runs before the training program, from the same state. The new training state comes from the
         training program, so that its bits do not depend on the recording.
@@ -490,8 +505,10 @@ class DeviceDriver(LocalDriver):
         return min(self._num_envs // self.learner.num_devices, _MOST_STATE_BYTES // max(1, num_bytes * steps_per_call))
 
     def _order_of_columns(self) -> ColumnOrder | None:
-        """Returns the layout of the batch axis of the columns that a device samples: the order of sampling rounds,
-        agents and environments. Returns None if updates use other data, such as a replay buffer.
+        """Returns the layout of the batch axis of the columns that a device samples.
+
+        The layout is the order of sampling rounds, agents and environments. Returns None if updates use other data,
+        such as a replay buffer.
         """
         update = self.plan.update
         if update is None or self.rollout is None:
@@ -611,9 +628,10 @@ class DeviceDriver(LocalDriver):
 
     def _go_on_from(self, learner: Any, runner: Any, *, num_calls: int) -> str:
         """Restores the learner and the environments from the snapshot that was taken `num_calls` program calls ago.
+
         Snapshots do not contain replay buffers or positions in data sets: replay buffers start again with their initial
-        contents (empty, or recorded steps), and a new pass over a data set begins. Returns a description of this loss,
-        to be appended to the error message; "" if no such data was lost.
+        contents (empty, or recorded steps), and a new pass over a data set begins. Returns a description of this lost
+        data, to be appended to the error message; "" if no such data was lost.
         """
         also_lost = self.step.drop_kept(self)
         self.learner.place(learner)
@@ -638,9 +656,10 @@ class DeviceDriver(LocalDriver):
         self._snapshots.changed(before, self.shards.state, change)
 
     def go_on_as(self, learner: Any, runner: Any, kept: Any, *, num_env_steps: int) -> None:
-        """Continues a training run of another driver on one device, such as the training of a population member. Copies
-        the states of learner and runner, and stored data such as a replay buffer, all given as host arrays, to the
-        device of this driver.
+        """Continues a training run of another driver on one device, such as the training of a population member.
+
+        Copies the states of learner and runner, and stored data such as a replay buffer, all given as host arrays, to
+        the device of this driver.
 
         Args:
             learner, runner, kept: See `TrainState`; of one device, without the device axis. If `kept` is None, the

@@ -172,8 +172,9 @@ class _Weights(NamedTuple):
 
 
 class FetchedWeights:
-    """Copy of the learner actors' weights in the process of a runner. The weights are as of the last `fetch`, which
-    copies the current weights of the learner actors.
+    """Copy of the learner actors' weights in the process of a runner.
+
+    The weights are as of the last `fetch`, which copies the current weights of the learner actors.
 
     Args:
         group: The learners.

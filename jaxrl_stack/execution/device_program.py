@@ -49,8 +49,10 @@ only PRNG keys are made before the loop.
 
 @struct.dataclass
 class Sampler:
-    """State of sampling during one call of the compiled program: the runner's state (environments, connectors), the
-    call's random numbers, and counters of the steps made and random numbers used so far.
+    """State of sampling during one call of the compiled program.
+
+    The state contains the runner's state (environments, connectors), the call's random numbers, and counters of the
+    steps made and random numbers used so far.
 
     Attributes:
         runner: The runner's state; None without environments.
@@ -119,9 +121,10 @@ class UpdateRecorder:
         self.shapes, self._found = None, None
 
     def fit(self, record: Any) -> Any:
-        """Checks that the array shapes of `record`, the record of one update, are the same as in the records of earlier
-        updates, and returns these shapes. Returns None during the first trace of the program, because this trace only
-        determines the shapes.
+        """Checks that the records of all updates have the same array shapes, and returns these shapes.
+
+        `record` is the record of one update, and is compared with the records of earlier updates. Returns None during
+        the first trace of the program, because this trace only determines the shapes.
 
         Raises:
             ValueError: If the updates of a training step have different shapes.
@@ -138,8 +141,9 @@ class UpdateRecorder:
         return self.shapes
 
     def end_first_trace(self) -> None:
-        """Stores the array shapes that the first trace of the program found for the records of updates. Must be called
-        after this trace; later traces use the stored shapes.
+        """Stores the array shapes that the first trace of the program found for the records of updates.
+
+        Must be called after this trace; later traces use the stored shapes.
         """
         self.shapes = self._found
 
@@ -243,8 +247,10 @@ class DeviceProgram(Place):
     # ------------------------------------------------------------------------------------- around the training steps
 
     def started(self, runner: Any, learner: Any) -> Sampler:
-        """Creates the `Sampler` state for one call of the program. Draws all random numbers (or their PRNG keys) of the
-        call in advance, because drawing them separately in each step would be slower.
+        """Creates the `Sampler` state for one call of the program.
+
+        Draws all random numbers (or their PRNG keys) of the call in advance, because drawing them separately in each
+        step would be slower.
 
         Args:
             runner: The runner's state; without environments a PRNG key.
@@ -289,9 +295,10 @@ class DeviceProgram(Place):
         )
 
     def _watched(self, runner: Any) -> Any:
-        """Returns the states of the device's first W environments as arrays ``[W, ...]``; W is
-        `UpdateRecorder.num_watched`. The program records these states, so that frames of the episodes can be rendered
-        later. Returns () if W is 0, or if the program records no updates.
+        """Returns the environment states that the program records, so that episodes can be rendered later.
+
+        These are the states of the device's first W environments, as arrays ``[W, ...]``; W is
+        `UpdateRecorder.num_watched`. Returns () if W is 0, or if the program records no updates.
         """
         number = 0 if self.recorder is None else self.recorder.num_watched
         if not number:
@@ -299,9 +306,10 @@ class DeviceProgram(Place):
         return jax.tree.map(lambda x: jax.random.key_data(x[:number]) if is_key(x) else x[:number], runner.env_state)
 
     def _block_of(self, columns: Any, shown: Any) -> Any:
-        """Returns the sampled columns that the host needs for callbacks, files and the search for NaNs. If the rollout
-        records columns by agent, the result is `shown`, the columns by agent; otherwise it is `columns`, the columns by
-        module. If the host needs no columns, the result is ().
+        """Returns the sampled columns that the host needs for callbacks, files and the search for NaNs.
+
+        If the rollout records columns by agent, the result is `shown`, the columns by agent; otherwise it is `columns`,
+        the columns by module. If the host needs no columns, the result is ().
         """
         if not self.records_block:
             return ()
@@ -314,8 +322,10 @@ class DeviceProgram(Place):
 
     def ended(self, sampler: Sampler) -> tuple[Any, Any]:
         """Adds the episodes that ended in a call of the program to the runner's statistics of the last episodes
-        (`EpisodeWindow`). Returns ``(runner state, columns)`` at the end of the call: `columns` are the sampled columns
-        for the host, or () if the host needs no columns.
+        (`EpisodeWindow`).
+
+        Returns ``(runner state, columns)`` at the end of the call: `columns` are the sampled columns for the host, or
+        () if the host needs no columns.
         """
         if self.rollout is None:
             return sampler.runner, ()
@@ -335,9 +345,10 @@ class DeviceProgram(Place):
 
     @jax.named_scope(SAMPLING)
     def sample(self, state: TrainState, plan: SamplePlan) -> Sampled:
-        """Steps the environments for all sampling rounds of `plan`, T steps per round, and returns the samples; see
-        `Place.sample`. Unfinished episodes are cut at the end of every round, as if each round were a separate
-        ``EnvRunner.sample()`` call.
+        """Steps the environments for all sampling rounds of `plan`, and returns the samples.
+
+        Each round has T steps; see `Place.sample`. Unfinished episodes are cut at the end of every round, as if each
+        round were a separate ``EnvRunner.sample()`` call.
         """
         # Every vector step of a JAX environment is a step of every environment.
         assert self.rollout is not None
@@ -418,7 +429,9 @@ class DeviceProgram(Place):
 
     def _acting_context(self, state: TrainState) -> ConnectorContext:
         """Returns the connector context for rollout steps: weights, values of traced settings, and the lifetime number
-        of env steps. Exploration schedules compute their present values from this number.
+        of env steps.
+
+        Exploration schedules compute their present values from this number.
         """
         assert self.rollout is not None
         of_state = (state.learner.params, state.learner.rest, self.values(state), state.timesteps)
@@ -489,9 +502,11 @@ class DeviceProgram(Place):
         return dataclasses.replace(state, runner=sampler), numbers
 
     def has_sampled(self, num_steps: int) -> bool:
-        """Whether the number of steps sampled since the start of training has reached `learning_starts`, so that the
-        training step makes updates. The program runs training steps before this point in one loop, and later training
-        steps in a second loop. Therefore the result is a constant Python bool in each loop, not a traced value.
+        """Whether the number of steps sampled since the start of training has reached `learning_starts`.
+
+        If so, the training step makes updates. The program runs training steps before this point in one loop, and later
+        training steps in a second loop. Therefore the result is a constant Python bool in each loop, not a traced
+        value.
         """
         assert num_steps == self.step.learning_starts
         return self.is_warm
@@ -531,9 +546,10 @@ def record_of_step(
 
 
 def _is_usable(sampler: Sampler, rollout: DeviceRollout) -> jax.Array:
-    """Returns whether the samples of a program call are usable, a bool scalar: True if all episode returns and all last
-    observations are finite. With one agent, discrete values in the last observations must also be elements of their
-    spaces.
+    """Returns whether the samples of a program call are usable, as a bool scalar.
+
+    True if all episode returns and all last observations are finite. With one agent, discrete values in the last
+    observations must also be elements of their spaces.
 
     The check uses existing values, once per call. It does not see a single NaN in the middle of a call, but such a NaN
     makes the loss non-finite.
@@ -580,8 +596,9 @@ def repeat(function, state, start, stop, combined=lambda before, result: result)
 
 
 def _combined(before: Any, latest: Any) -> Any:
-    """Combines the metrics of earlier updates (`before`) and of the latest update: returns the maximum of each NaN
-    flag, the sum of trained steps, and the latest value of every other metric.
+    """Combines the metrics of earlier updates (`before`) with the metrics of the latest update.
+
+    Returns the maximum of each NaN flag, the sum of trained steps, and the latest value of every other metric.
     """
     if not jax.tree.leaves(latest):
         return latest
@@ -596,9 +613,11 @@ def _combined(before: Any, latest: Any) -> Any:
 
 
 def _combined_if_made(before: Any, latest: Any) -> Any:
-    """Combines `before`, the result ``(is_made, metrics)`` of earlier training steps, with `latest`, the result of the
-    next training step. Returns the `is_made` of `latest`, which is True if the next training step made an update. If it
-    is True, the returned metrics combine both results (see `_combined`); otherwise they are the metrics of `before`.
+    """Combines the result of earlier training steps with the result of the next training step.
+
+    Both results, `before` and `latest`, are ``(is_made, metrics)``. Returns the `is_made` of `latest`, which is True if
+    the next training step made an update. If it is True, the returned metrics combine both results (see `_combined`);
+    otherwise they are the metrics of `before`.
     """
     (_, so_far), (is_made, metrics) = before, latest
     kept = jax.tree.map(functools.partial(jnp.where, is_made), _combined(so_far, metrics), so_far)

@@ -33,8 +33,9 @@ NUM_MODULE_STEPS_STORED = "num_module_steps_stored"
 
 
 class DeviceRing:
-    """Replay buffers on all devices: one `DeviceReplay` with a ring buffer on each of D devices. Outside of the
-    compiled program, leaves of the state have the shape ``[D, ...]``.
+    """Replay buffers on all devices: one `DeviceReplay` with a ring buffer on each of D devices.
+
+    Outside of the compiled program, leaves of the state have the shape ``[D, ...]``.
 
     Args:
         learner: Learner with the devices.
@@ -190,10 +191,11 @@ class DeviceRing:
     # ---------------------------------------------------------------------------------------------------------- results
 
     def not_finite(self, kept: Any) -> dict[str, dict[str, np.ndarray]]:
-        """Returns masks of the stored steps, True for steps that contain NaN or infinity, newest step last:
-        ``{module_id: {column: bool [D * B, L]}}``. Each of the D devices of this process has a ring buffer with L steps
-        for each of B environments. With several agents, B is the number of pairs of an environment and an agent.
-        `DeviceReplay.not_finite` documents which columns are checked.
+        """Returns masks of the stored steps, True for steps that contain NaN or infinity.
+
+        The masks are ``{module_id: {column: bool [D * B, L]}}``, newest step last. Each of the D devices of this
+        process has a ring buffer with L steps for each of B environments. With several agents, B is the number of pairs
+        of an environment and an agent. `DeviceReplay.not_finite` documents which columns are checked.
         """
         find = self._over_devices(lambda kept: (self.ring.not_finite(kept),))
         found = {name: own_shards(x).reshape(-1, x.shape[-1]) for name, x in find(kept)[0].items()}
@@ -259,8 +261,9 @@ class RingContents(Checkpointable):
             self.take(self.checked(state))
 
     def checked(self, state: Mapping[str, Any]) -> Any:
-        """Converts a saved state of the ring buffers to host arrays. Checks that the number of devices, the shapes and
-        the dtypes are the same as in the present ring buffers.
+        """Converts a saved state of the ring buffers to host arrays.
+
+        Checks that the number of devices, the shapes and the dtypes are the same as in the present ring buffers.
 
         Raises:
             ValueError: See `set_state`.
@@ -314,6 +317,7 @@ class RingsOfModules(Checkpointable):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores the modules' ring buffers from a state that `get_state` returned; does nothing for an empty state.
+
         If the state lacks a module, the module's buffer is emptied, because the episodes in it do not continue. Entries
         of other modules in the state are ignored.
 

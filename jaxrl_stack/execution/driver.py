@@ -235,8 +235,10 @@ class Driver(abc.ABC):
         return {}
 
     def count_env_steps(self, num_env_steps: int) -> None:
-        """Adds `num_env_steps` to the driver's counter of sampled env steps. Needed if a user's
-        `Algorithm.training_step` calls EnvRunners directly, because the driver does not count the steps of these calls.
+        """Adds `num_env_steps` to the driver's counter of sampled env steps.
+
+        Needed if a user's `Algorithm.training_step` calls EnvRunners directly, because the driver does not count the
+        steps of these calls.
         """
         self.num_env_steps += num_env_steps
 
@@ -256,14 +258,16 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def learner_results(self, num_updates: int) -> dict[str, Any]:
-        """Returns the metrics of the last update, ``{module_id: {metric: number}}``. Counters in these metrics, such as
-        trained steps, are instead sums over the last `num_updates` updates; callers pass the iteration's number of
-        updates.
+        """Returns the metrics of the last update, ``{module_id: {metric: number}}``.
+
+        Counters in these metrics, such as trained steps, are instead sums over the last `num_updates` updates; callers
+        pass the iteration's number of updates.
         """
 
     def results(self) -> dict[str, Any]:
-        """Metrics of actors, replay buffers, timers and the league for the result of an iteration. `learner_results`
-        returns the metrics of updates, and `episode_statistics` the returns and lengths of episodes.
+        """Metrics of actors, replay buffers, timers and the league for the result of an iteration.
+
+        `learner_results` returns the metrics of updates, and `episode_statistics` the returns and lengths of episodes.
         """
         group = self.env_runner_group
         return {
@@ -296,9 +300,11 @@ class Driver(abc.ABC):
         """
 
     def sync_evaluation(self, iteration: int, call: int = 0) -> None:
-        """Prepares an evaluation that runs at the same time as training: passes the current weights and connector
-        statistics to the evaluation's EnvRunners. If the config has an evaluation on held-out data, this method runs
-        the whole evaluation on held-out data, which uses the learners and cannot run during training.
+        """Prepares an evaluation that runs at the same time as training.
+
+        Passes the current weights and connector statistics to the evaluation's EnvRunners. If the config has an
+        evaluation on held-out data, this method runs the whole evaluation on held-out data, which uses the learners and
+        cannot run during training.
 
         Args:
             iteration, call: See `evaluate`.
@@ -360,9 +366,11 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def acting_parts(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """Returns all modules, and the env-to-module and module-to-env pipelines of the module `module_id`; together
-        they compute actions. Weights and pipeline states may be out of date: a caller that needs the current ones must
-        set them before it computes actions.
+        """Returns the modules and connector pipelines that together compute actions.
+
+        These are all modules, and the env-to-module and module-to-env pipelines of the module `module_id`. Weights and
+        pipeline states may be out of date: a caller that needs current weights and states must set them before it
+        computes actions.
 
         Args:
             module_id: Id of the module. A module without agents uses the pipelines of the first module with agents.
@@ -389,8 +397,9 @@ class Driver(abc.ABC):
 
     @property
     def may_skip_steps(self) -> bool:
-        """Whether agents may wait in steps in which other agents act. If True, batches have a loss mask, which is False
-        in rows without a completed step of the agent.
+        """Whether agents may wait in steps in which other agents act.
+
+        If True, batches have a loss mask, which is False in rows without a completed step of the agent.
         """
         return self.jax_env is not None and not self.jax_env.everybody_acts
 
@@ -411,23 +420,28 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def components(self) -> list[tuple[str, Any]]:
-        """Parts of the algorithm that have separate folders in checkpoints, such as the learners: ``[(name, part),
-        ...]``. `part` is a `Checkpointable` object or, if this object may be in an actor, a description of the object
-        (`Component`).
+        """Parts of the algorithm that have separate folders in checkpoints, such as the learners.
+
+        The list has the form ``[(name, part), ...]``. `part` is a `Checkpointable` object or, if this object may be in
+        an actor, a description of the object (`Component`).
         """
 
     @abc.abstractmethod
     def get_state(self) -> dict[str, Any]:
-        """Returns all values that change in training, except replay buffers. The dict contains the state of each part
-        of the algorithm (see `components`) under the part's name, and all other values under ``"driver"``.
+        """Returns all values that change in training, except replay buffers.
+
+        The dict contains the state of each part of the algorithm (see `components`) under the part's name, and all
+        other values under ``"driver"``.
 
         `Algorithm.get_state` adds the state of `stored_replay`.
         """
 
     @abc.abstractmethod
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores a driver state that `get_state` returned. If `state` lacks a part of the algorithm (see
-        `components`), this part does not change. The replay buffer never changes here.
+        """Restores a driver state that `get_state` returned.
+
+        If `state` lacks a part of the algorithm (see `components`), this part does not change. The replay buffer never
+        changes here.
 
         Raises:
             ValueError: If it does not fit. A part of it may have been restored then.
@@ -442,8 +456,10 @@ class Driver(abc.ABC):
         return None if replay is None or not self.config.store_buffer_in_checkpoints else replay
 
     def set_replay_state(self, state: dict[str, Any]) -> None:
-        """Restores the replay buffer; called after `set_state`. `state` is a driver state that `get_state` returned. If
-        the replay buffer was saved, `state` also contains the state of `stored_replay` under ``"replay_buffer"``.
+        """Restores the replay buffer; called after `set_state`.
+
+        `state` is a driver state that `get_state` returned. If the replay buffer was saved, `state` also contains the
+        state of `stored_replay` under ``"replay_buffer"``.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.

@@ -86,15 +86,18 @@ def evaluation_results(
 
 
 def health_of_runners(group: EnvRunnerGroup) -> dict[str, int]:
-    """Numbers of healthy, restarted and dropped EnvRunner actors, and of asynchronous requests to these actors for
-    which no result has been fetched yet. Without actors, all numbers are 0.
+    """Numbers of healthy, restarted and dropped EnvRunner actors, and number of asynchronous requests to these actors.
+
+    A request counts until its result has been fetched. Without actors, all numbers are 0.
     """
     return {**health_of(group), "actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs()}
 
 
 def numbers_of_episodes(episodes: EndedEpisodes, num_env_steps: int, module_map: ModuleMap) -> dict[str, Any]:
-    """Returns statistics of an evaluation as entries of its result: mean, min and max of the returns and lengths of
-    finished episodes, mean duration, mean returns by agent and module, and the numbers of episodes and steps.
+    """Returns statistics of an evaluation's episodes and steps as entries of the evaluation's result.
+
+    The entries are the mean, min and max of the returns and lengths of finished episodes, the mean duration, the mean
+    returns by agent and module, and the numbers of episodes and steps.
 
     Steps of several agents are not included, because their runners log them.
 
@@ -118,8 +121,9 @@ def numbers_of_episodes(episodes: EndedEpisodes, num_env_steps: int, module_map:
 def _rounds(
     config: AlgorithmConfig, ids: Sequence[int], shares: Sequence[Share], is_training: Callable[[], bool] | None
 ) -> Iterator[Amounts]:
-    """Yields, for each sampling round of an evaluation, the number of episodes or steps that each EnvRunner samples. If
-    ``evaluation_duration`` is a number, the evaluation has one round. If it is "auto", rounds continue until the
+    """Yields, for each sampling round of an evaluation, the number of episodes or steps that each EnvRunner samples.
+
+    If ``evaluation_duration`` is a number, the evaluation has one round. If it is "auto", rounds continue until the
     concurrent training of the iteration ends.
 
     With "auto", the first round has the config's minimum number of steps. Later rounds take about a second: their
@@ -146,8 +150,9 @@ def _rounds(
 
 
 def add_lifetime_counts(results: dict[str, Any], lifetime: dict[str, int]) -> None:
-    """Adds the counts of one evaluation to the totals in `lifetime`. Writes each new total into `results`, next to the
-    count, under the name of the count with the suffix ``_lifetime``.
+    """Adds the counts of one evaluation to the totals in `lifetime`.
+
+    Writes each new total into `results`, next to the count, under the name of the count with the suffix ``_lifetime``.
 
     Args:
         results: Results that `Driver.evaluate` returned.
@@ -246,8 +251,10 @@ class Evaluation(abc.ABC):
         """Starts the actors or environments that evaluate, if the config has evaluations."""
 
     def start_iteration(self) -> None:  # noqa: B027 - most have no actors
-        """Prepares the evaluation for a training iteration; called before the iteration's first training step. If the
-        evaluation has EnvRunner actors, takes actors that Ray has restarted back into use; otherwise, does nothing.
+        """Prepares the evaluation for a training iteration; called before the iteration's first training step.
+
+        If the evaluation has EnvRunner actors, takes actors that Ray has restarted back into use; otherwise, does
+        nothing.
         """
 
     def sync(self) -> None:  # noqa: B027 - nothing to hand over where one process holds all
@@ -286,8 +293,10 @@ class Evaluation(abc.ABC):
         return bool(driver.config.evaluation_interval) or not driver.step.needs_env
 
     def described_runner(self) -> Any:
-        """Returns the evaluation's EnvRunner, to be saved in checkpoints. If this EnvRunner may be in an actor, returns
-        its description (`Component`) instead. Returns None if checkpoints contain no EnvRunner of the evaluation.
+        """Returns the evaluation's EnvRunner, to be saved in checkpoints.
+
+        If this EnvRunner may be in an actor, returns its description (`Component`) instead. Returns None if checkpoints
+        contain no EnvRunner of the evaluation.
         """
         return None
 
@@ -316,8 +325,10 @@ class Evaluation(abc.ABC):
         self.config = config
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Resets the evaluation, including its EnvRunners, to a new config. Only the seed and traced settings
-        (hyperparameters that are arguments of compiled programs) may differ from the present config.
+        """Resets the evaluation, including its EnvRunners, to a new config.
+
+        Only the seed and traced settings (hyperparameters that are arguments of compiled programs) may differ from the
+        present config.
         """
         self.config = config
 

@@ -1,5 +1,7 @@
-"""Inputs of `TrainingStep.plan`, which computes the sizes of samples and updates: a driver's spaces, learners, modules
-and runners. `HostFacts` is for drivers on the host, and `DeviceFacts` for drivers on the device.
+"""Inputs of `TrainingStep.plan`, which computes the sizes of samples and updates.
+
+The inputs are a driver's spaces, learners, modules and runners. `HostFacts` is for drivers on the host, and
+`DeviceFacts` for drivers on the device.
 """
 
 from __future__ import annotations
@@ -109,8 +111,11 @@ class Facts(abc.ABC):
         all_final_obs: bool = False,
         may_stay_remote: bool = False,
     ) -> SamplePlan:
-        """Creates the `SamplePlan` of one sampling operation (a call of `Place.sample`): the number of steps from the
-        arguments, and the array layout (stacked frames, recurrent chunks) of each module's columns.
+        """Creates the `SamplePlan` of one sampling operation: the number of steps and the array layout of each module's
+        columns.
+
+        A sampling operation is a call of `Place.sample`. The number of steps comes from the arguments. The layout
+        contains stacked frames and recurrent chunks.
 
         Args:
             num_steps: ``T``, steps of each environment in a share.
@@ -154,8 +159,9 @@ class Facts(abc.ABC):
         return SamplePlan(num_steps, Layouts(layouts), num_shares, at_least, has_all_final_obs=all_final_obs)
 
     def _check_declared_columns(self, for_replay: bool) -> None:
-        """Raises ValueError if the learner declares a column that recorded steps lack. Does nothing if a learner
-        connector may add columns, or if the recorded columns are not known completely.
+        """Raises ValueError if the learner declares a column that recorded steps lack.
+
+        Does nothing if a learner connector may add columns, or if the recorded columns are not known completely.
         """
         if self.config._learner_connector and not for_replay:
             # A connector of the user may make them of the sampled steps.
@@ -174,8 +180,10 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """Creates the `SampledUpdate` of one update on sampled steps (a call of `Place.update`): `samples`, the plan of
-        the sampled steps, and the sizes of the update, such as the number of epochs and the minibatch size.
+        """Creates the `SampledUpdate` of one update on sampled steps: the plan of these steps and the sizes of the
+        update.
+
+        Such an update is a call of `Place.update`. Sizes are, for example, the number of epochs and the minibatch size.
 
         Args:
             samples: Plan of the samples on which the update is made, all shares together.
@@ -187,10 +195,11 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def num_stacked_frames(self) -> dict[str, int]:
-        """Number of frames that are stacked in each module's observations, ``{module_id: number}``. If the number is
-        above 1, samples and replay buffers can store only the newest frame of each step. The number is 1 if
-        observations are not stacked, or if whole observations must be stored because the EnvRunner class may change
-        them.
+        """Number of frames that are stacked in each module's observations, ``{module_id: number}``.
+
+        If the number is above 1, samples and replay buffers can store only the newest frame of each step. The number is
+        1 if observations are not stacked, or if whole observations must be stored because the EnvRunner class may
+        change them.
         """
 
     # ------------------------------------------------------------------------------------------------ host or device
@@ -215,22 +224,26 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def sampled_at_once(self, samples: SamplePlan) -> tuple[int, Mapping[str, Layout]]:
-        """Returns ``(T, layouts)`` for one EnvRunner's rollout: the number of steps, and ``{module_id: array layout}``
-        with the stacked frames and recurrent chunks of columns. The columns of a module without an entry in `layouts`
-        have the shapes in the attribute `recorded`.
+        """Returns the number of steps and the array layouts of one EnvRunner's rollout.
+
+        The result is ``(T, layouts)``, where T is the number of steps. `layouts` is ``{module_id: array layout}``, with
+        the stacked frames and recurrent chunks of columns. The columns of a module without an entry in `layouts` have
+        the shapes in the attribute `recorded`.
         """
 
     @abc.abstractmethod
     def train_layouts(self, samples: SamplePlan) -> Mapping[str, Layout]:
-        """Returns the array layout of each module's train batch: stacked frames, recurrent chunks and masks. An update
-        builds this batch from the samples that the sampling plan `samples` describes.
+        """Returns the array layout of each module's train batch: stacked frames, recurrent chunks and masks.
+
+        An update builds this batch from the samples that the sampling plan `samples` describes.
         """
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class HostFacts(Facts):
-    """Inputs of `TrainingStep.plan` for a driver on the host; `TrainingStep.plan` computes the sizes of samples and
-    updates. The driver samples with EnvRunners, or reads recorded steps from host memory.
+    """Inputs of `TrainingStep.plan`, which computes the sizes of samples and updates, for a driver on the host.
+
+    The driver samples with EnvRunners, or reads recorded steps from host memory.
 
     Attributes:
         samples_as_recorded: Whether runners return the unchanged outputs of their pipelines.
@@ -287,8 +300,9 @@ class HostFacts(Facts):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceFacts(Facts):
-    """Inputs of `TrainingStep.plan` for an on-device driver; `TrainingStep.plan` computes the sizes of samples and
-    updates. The driver's compiled program steps environments, or draws batches from data on the devices.
+    """Inputs of `TrainingStep.plan`, which computes the sizes of samples and updates, for an on-device driver.
+
+    The driver's compiled program steps environments, or draws batches from data on the devices.
 
     Attributes:
         num_envs: Environments over all devices.

@@ -55,9 +55,11 @@ class FiniteCheck:
         self, iteration: int, settings: Any, learned: Mapping[Any, Any], block: Any, before: tuple[Any, Any] | None
     ) -> None:
         """Checks whether losses, gradient norms, returns and observations of one call of the driver's program are
-        finite. If not, searches for the first NaN or infinite reward or observation, and raises an error that describes
-        it; with ``check_nans=False``, logs a warning instead. If only losses or gradient norms are not finite, and the
-        search finds nothing, only logs a warning, for every value of ``check_nans``.
+        finite.
+
+        If a value is not finite, searches for the first NaN or infinite reward or observation, and raises an error that
+        describes it; with ``check_nans=False``, logs a warning instead. If only losses or gradient norms are not
+        finite, and the search finds nothing, only logs a warning, for every value of ``check_nans``.
 
         Args:
             iteration: Number of the iteration, for the message.
@@ -130,9 +132,11 @@ class FiniteCheck:
         return None if block is None else self._first_in(block)
 
     def _first_in(self, block: Any) -> NotUsable | None:
-        """Finds the first NaN or infinity in the columns that one call of the program sampled on D devices, arrays of
-        the shape ``[D, T, B, ...]``. Returns the step, the environment and a description of the value; with several
-        agents, the description names the agent. Returns None if all values are finite.
+        """Finds the first NaN or infinity in the columns that one call of the program sampled.
+
+        The columns are arrays of the shape ``[D, T, B, ...]``, sampled on D devices. Returns the step, the environment
+        and a description of the value; with several agents, the description names the agent. Returns None if all values
+        are finite.
         """
         rollout = self._driver.program.rollout
         module_map = self._driver.module_map if rollout is None else rollout.module_map
@@ -148,9 +152,10 @@ class FiniteCheck:
         return min(found, default=None)
 
     def _first_kept(self, kept: Mapping[str, Mapping[str, np.ndarray]]) -> NotUsable | None:
-        """Finds the first NaN or infinity among the steps in the replay buffer. Returns the step's number, the
-        environment and a description of the value; None if all values are finite. Step 0 is the first step of the
-        program's last call; older steps have negative numbers.
+        """Finds the first NaN or infinity among the steps in the replay buffer.
+
+        Returns the step's number, the environment and a description of the value; None if all values are finite. Step 0
+        is the first step of the program's last call; older steps have negative numbers.
         """
         found = []
         columns = [column for of_module in kept.values() for column in of_module.items()]

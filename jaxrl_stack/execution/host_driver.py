@@ -203,8 +203,10 @@ class HostDriver(LocalDriver):
 
     @property
     def _samples_as_recorded(self) -> bool:
-        """Whether EnvRunners return the outputs of their connector pipelines unchanged: True if the EnvRunner class
-        is a subclass of `HostEnvRunner` that does not override ``sample()``. An override may change the outputs.
+        """Whether EnvRunners return the outputs of their connector pipelines unchanged.
+
+        True if the EnvRunner class is a subclass of `HostEnvRunner` that does not override ``sample()``. An override
+        may change the outputs.
         """
         # The class that was given: in an actor, Ray has put functions of its own around the methods.
         runner_class = self.config.env_runner_cls or self.config.get_default_env_runner_class()
@@ -333,9 +335,10 @@ class HostDriver(LocalDriver):
 
     @property
     def _runners_keep_their_own(self) -> bool:
-        """Whether each EnvRunner actor keeps separate connector statistics: True if the config has EnvRunner actors and
-        ``merge_env_runner_states`` turns merging off. Evaluations and policies, which need a single state, then use the
-        statistics of the first healthy actor.
+        """Whether each EnvRunner actor keeps separate connector statistics.
+
+        True if the config has EnvRunner actors and ``merge_env_runner_states`` turns merging off. Evaluations and
+        policies, which need a single state, then use the statistics of the first healthy actor.
         """
         return bool(self.env_runner_group.num_remote_env_runners()) and not merges_env_runner_states(self.config)
 
@@ -436,8 +439,9 @@ def _for_runner(random: dict[str, Any], worker_index: int) -> dict[str, Any]:
 
 
 def _recorded_steps(runner: HostEnvRunner) -> dict[str, RecordedStep]:
-    """Determines the columns that a runner will record for each module, by tracing the module with its pipelines. If
-    env-to-module connectors run in Python, returns only the columns that every EnvRunner class records.
+    """Determines the columns that a runner will record for each module, by tracing the module with its pipelines.
+
+    If env-to-module connectors run in Python, returns only the columns that every EnvRunner class records.
     """
     config, recorded = runner.config, {}
     for mid, (modules, env_to_module, module_to_env) in runner.acting_parts_of_modules().items():

@@ -101,7 +101,9 @@ class HostEvaluation(Evaluation):
 
     def send_to(self, group: EnvRunnerGroup) -> None:
         """Sends the weights, the number of env steps and the states of training's env-to-module connectors to a group
-        of EnvRunners. If training has no connector states, the group's connectors do not change.
+        of EnvRunners.
+
+        If training has no connector states, the group's connectors do not change.
         """
         driver = self._driver
         self._weights_seq_no = driver.num_updates

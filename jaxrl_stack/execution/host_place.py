@@ -196,9 +196,10 @@ class HostPlace(AsynchronousPlace):
         return Sampled(state, self._taken_in(blocks, started))
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Sends one request for a rollout to every EnvRunner actor below its limit of unfinished requests
-        (``max_requests_in_flight_per_env_runner``). A rollout has T steps of each of the actor's environments, or
-        consists of whole episodes. An EnvRunner in this process samples in `collect` instead.
+        """Sends one request for a rollout to every EnvRunner actor below its limit of unfinished requests.
+
+        The limit is ``max_requests_in_flight_per_env_runner``. A rollout has T steps of each of the actor's
+        environments, or consists of whole episodes. An EnvRunner in this process samples in `collect` instead.
         """
         if not self._has_requested:
             self._has_requested = True
@@ -211,8 +212,9 @@ class HostPlace(AsynchronousPlace):
     def collect(
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
     ) -> Sampled:
-        """Waits until at least one EnvRunner actor has finished a requested rollout, or until the timeout; returns the
-        samples of all finished actors. An EnvRunner in this process samples during this call instead. In both cases,
+        """Waits for a requested rollout of an EnvRunner actor, and returns the samples of all finished actors.
+
+        Also stops waiting at the timeout. An EnvRunner in this process samples during this call instead. In both cases,
         returns no samples if `request` was not called before, or not since `forget_samples`. See `Place.collect`.
 
         Args:
@@ -243,9 +245,10 @@ class HostPlace(AsynchronousPlace):
         return bool(plan.may_stay_remote and self._samples_blocks and is_sent_on)
 
     def _taken_in(self, blocks: Sequence[SampleBlock], started: float) -> Experience:
-        """Combines the samples `blocks`, which EnvRunners returned, into one `Experience` (sampled steps). Also adds
-        the samples' statistics to the `SamplingLog`, stores the EnvRunners' connector states, and adds the seconds
-        since `started` to the sampling timer.
+        """Combines the samples `blocks`, which EnvRunners returned, into one `Experience` (sampled steps).
+
+        Also adds the samples' statistics to the `SamplingLog`, stores the EnvRunners' connector states, and adds the
+        seconds since `started` to the sampling timer.
         """
         group = self._group
         if self._samples_blocks:
@@ -304,8 +307,10 @@ class HostPlace(AsynchronousPlace):
         return {"num_env_steps_sampled_lifetime": self._log.num_env_steps}
 
     def note_update(self, metrics: list[dict[str, Any]]) -> None:
-        """Stores the results of one update, one dict for each learner. `learner_results` reports the results of the
-        last update, and the sums of the counters of trained steps over the updates of the iteration.
+        """Stores the results of one update, one dict for each learner.
+
+        `learner_results` reports the results of the last update, and the sums of the counters of trained steps over the
+        updates of the iteration.
         """
         self._learned, self._learned_from_rows = metrics, False
         with self._trained_lock:
@@ -321,9 +326,10 @@ class HostPlace(AsynchronousPlace):
                 metrics[module_id][DIFF_NUM_GRAD_UPDATES_VS_SAMPLER_POLICY] = num_updates
 
     def _can_learn_from(self, episodes: Sequence[SingleAgentEpisode]) -> bool:
-        """Whether `episodes` contain steps from which an update can learn. With a single agent, always True. With
-        several agents, True if a step belongs to a trained module; if `policies_to_train` is a function, every module
-        counts as trained.
+        """Whether `episodes` contain steps from which an update can learn.
+
+        With a single agent, always True. With several agents, True if a step belongs to a trained module; if
+        `policies_to_train` is a function, every module counts as trained.
         """
         modules = self._config.policies_to_train
         trained = None if modules is None or callable(modules) else modules
@@ -375,8 +381,9 @@ class HostPlace(AsynchronousPlace):
         return state
 
     def publish_weights(self, weights: Mapping[str, Any]) -> None:
-        """Sends `weights` and the merged connector states to the EnvRunners. `weights` is a copy from the end of an
-        earlier update; the learners may already have made further updates.
+        """Sends `weights` and the merged connector states to the EnvRunners.
+
+        `weights` is a copy from the end of an earlier update; the learners may already have made further updates.
 
         Args:
             weights: See `weights_for_runners`.
@@ -384,9 +391,10 @@ class HostPlace(AsynchronousPlace):
         self._sync(self._take_connector_states(), weights)
 
     def _take_connector_states(self) -> list[dict[str, Any]]:
-        """Returns the connector states that EnvRunners have reported, and clears the list of reports. If each report
-        contains only the changes since the runner's previous report, returns all reports; otherwise returns the newest
-        report of each EnvRunner.
+        """Returns the connector states that EnvRunners have reported, and clears the list of reports.
+
+        If each report contains only the changes since the runner's previous report, returns all reports; otherwise
+        returns the newest report of each EnvRunner.
         """
         states, self._connector_states = self._connector_states, []
         return newest_connector_states(states) if self._known is None else [state for _, state in states]
@@ -402,9 +410,11 @@ class HostPlace(AsynchronousPlace):
         return self._known
 
     def _sync(self, connector_states: list[dict[str, Any]], weights: Mapping[str, Any] | None = None) -> None:
-        """Sends `weights` (by default the learners' newest weights) to all EnvRunners. If ``merge_env_runner_states``
-        is set, first merges `connector_states`, the states that EnvRunners have reported. If
-        ``broadcast_env_runner_states`` is also set, sends the merged state in the same message as the weights.
+        """Sends `weights` (by default the learners' newest weights) to all EnvRunners.
+
+        If ``merge_env_runner_states`` is set, first merges `connector_states`, the states that EnvRunners have
+        reported. If ``broadcast_env_runner_states`` is also set, sends the merged state in the same message as the
+        weights.
         """
         started = time.perf_counter()
         merged = None
@@ -466,8 +476,9 @@ def send_weights(
     connector_state: dict[str, Any] | None,
     weights: Mapping[str, Any] | None = None,
 ) -> None:
-    """Sends weights and the number of env steps to all EnvRunners of a group. If `connector_state` is given, also sends
-    it as the state of the env-to-module pipelines.
+    """Sends weights and the number of env steps to all EnvRunners of a group.
+
+    If `connector_state` is given, also sends it as the state of the env-to-module pipelines.
 
     `weights` has the form of `weights_for_runners`; by default the learners' present ones are sent.
     """

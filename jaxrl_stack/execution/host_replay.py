@@ -127,8 +127,10 @@ class HostReplay:
         return self._buffer
 
     def add(self, kept: Any, experience: Experience) -> Any:
-        """Adds sampled steps to the replay buffer. If Ctrl-C is pressed once during the call, it takes effect after all
-        steps are added, so that the buffer stays consistent.
+        """Adds sampled steps to the replay buffer.
+
+        If Ctrl-C is pressed once during the call, it takes effect after all steps are added, so that the buffer stays
+        consistent.
         """
         with deferred_interrupt():
             # A runner that did another one's work has several parts.
@@ -154,8 +156,11 @@ class HostReplay:
         return kept
 
     def cut(self, kept: Any) -> Any:
-        """Ends unfinished multi-agent episodes in the buffer, because restarted environments do not continue them. With
-        one agent, nothing changes: when the next steps are added, the buffer detects that episodes do not continue.
+        """Ends unfinished multi-agent episodes in the buffer, because restarted environments do not continue these
+        episodes.
+
+        With one agent, nothing changes: when the next steps are added, the buffer detects that episodes do not
+        continue.
         """
         if self._has_several:
             kept.end_streams()
@@ -182,8 +187,10 @@ class HostReplay:
         return kept, state, {mid: Drawn(*drawn[mid]) for mid in self._forms if mid in drawn}
 
     def _alike(self, modules: Iterable[str]) -> dict[tuple[Any, int, float], list[str]]:
-        """Groups modules whose batches can be drawn in one call: modules with the same form of batches (transitions or
-        sequences), batch size and gamma. Returns ``{(form, batch size, gamma): [module_id]}``.
+        """Groups modules whose batches can be drawn in one call.
+
+        These are modules with the same form of batches (transitions or sequences), batch size and gamma. Returns
+        ``{(form, batch size, gamma): [module_id]}``.
         """
         groups: dict[tuple[Any, int, float], list[str]] = {}
         for mid in modules:

@@ -39,9 +39,10 @@ class EpisodeRecord(NamedTuple):
 
 
 class ColumnOrder(NamedTuple):
-    """Layout of the batch axis of the columns ``[T, R * agents * B]`` that a device samples. The axis joins R sampling
-    rounds, the agents of a module, and B environments. `place` converts an index on this axis to the sampling round,
-    the agent and the environment.
+    """Layout of the batch axis of the columns ``[T, R * agents * B]`` that a device samples.
+
+    The axis joins R sampling rounds, the agents of a module, and B environments. `place` converts an index on this axis
+    to the sampling round, the agent and the environment.
 
     Attributes:
         num_envs: ``B``, number of environments of one device.
@@ -85,9 +86,10 @@ class Drawings:
         self._num_bytes = 0
 
     def add(self, first_step: int, states: Any) -> None:
-        """Stores the environment states of one call of the program, so that `frames` can render them. The states are
-        arrays ``[D, T, W, ...]`` for W environments on each of D devices. If all stored states together would take too
-        much memory, does not store the new states.
+        """Stores the environment states of one call of the program, so that `frames` can render these states.
+
+        The states are arrays ``[D, T, W, ...]`` for W environments on each of D devices. If all stored states together
+        would take too much memory, does not store the new states.
 
         Args:
             first_step: Step of the iteration of the first state.
@@ -98,8 +100,9 @@ class Drawings:
             self._calls.append((first_step, states))
 
     def frames(self, env: int, num_envs: int, steps: range) -> Iterator[np.ndarray]:
-        """Renders one environment from its recorded states: for each of the given steps, yields a frame of the state
-        before the step. Skips steps without a recorded state.
+        """Yields a frame of one environment for each of the given steps, rendered from recorded states.
+
+        The frame shows the state before the step. Skips steps without a recorded state.
 
         Args:
             env: Index of the environment.
@@ -155,8 +158,9 @@ class IterationRecord:
         self.updates.append(record)
 
     def add_call(self, call: Any, num_training_steps: int = 1) -> None:
-        """Appends the record of one call of the device program on D devices to this record: the updates, episodes and
-        environment states in `call`, a `CallRecord` of arrays ``[D, ...]``.
+        """Appends the record of one call of the device program to this record.
+
+        `call` is a `CallRecord` of arrays ``[D, ...]`` for D devices, with updates, episodes and environment states.
 
         Args:
             call: The record.
@@ -188,9 +192,10 @@ class IterationRecord:
         self.num_steps += lengths.shape[1]
 
     def add_ended(self, ended: EndedEpisodes, number: int) -> None:
-        """Appends the last `number` episodes in `ended` to the list `episodes`; host EnvRunners have finished the
-        episodes in `ended`. If `ended` contains fewer than `number` episodes, adds the difference to
-        `num_other_episodes`.
+        """Appends the last `number` episodes in `ended` to the list `episodes`.
+
+        Host EnvRunners have finished the episodes in `ended`. If `ended` contains fewer than `number` episodes, adds
+        the difference to `num_other_episodes`.
         """
         known = min(number, len(ended.returns))
         self.num_other_episodes += number - known

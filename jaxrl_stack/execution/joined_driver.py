@@ -71,8 +71,10 @@ class DriverActor(LearnerActor):
         return cast(Learner, self._driver.learner)
 
     def drive(self, func: Callable[..., Any] | str, *args: Any, returns: bool = True) -> Any:
-        """Calls ``func(driver, *args)`` with this actor's driver, and returns the result. If `func` is a str, calls the
-        driver's method of this name with ``*args``. If `returns` is False, returns None instead of the result.
+        """Calls ``func(driver, *args)`` with this actor's driver, and returns the result.
+
+        If `func` is a str, calls the driver's method of this name with ``*args``. If `returns` is False, returns None
+        instead of the result.
         """
         result = getattr(self._driver, func)(*args) if isinstance(func, str) else func(self._driver, *args)
         return result if returns else None
@@ -336,8 +338,9 @@ class _ReplayOfActors(Checkpointable):
         self._actors = actors
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Returns the arrays of the replay buffers on all D devices of the actors, ``{array name: [D, ...]}``. If
-        several modules have replay buffers, returns ``{module_id: {array name: [D, ...]}}``.
+        """Returns the arrays of the replay buffers on all D devices of the actors, ``{array name: [D, ...]}``.
+
+        If several modules have replay buffers, returns ``{module_id: {array name: [D, ...]}}``.
         """
         return self._actors.drive_all(lambda driver: driver.replay_buffer.get_state(), first_returns=True)[0]
 

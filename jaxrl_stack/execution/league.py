@@ -82,8 +82,10 @@ class League:
         return (dataclasses.replace(runner, opponents=opponents),)
 
     def _with_index(self, runner: Any, index: Any) -> tuple[Any]:
-        """Assigns opponents to a device's environments, and returns the changed runner state. Block k, a group of
-        environments with one opponent, then plays against the snapshot that is stored at ``index[k]``.
+        """Assigns opponents to a device's environments, and returns the changed runner state.
+
+        Block k, a group of environments with one opponent, then plays against the snapshot that is stored at
+        ``index[k]``.
         """
         lengths = runner.episodes.episode_length
         opponents, acting = self._opponents.with_index(runner.opponents, runner.modules[OPPONENTS], lengths, index)
@@ -101,9 +103,10 @@ class League:
         self._add_snapshot()
 
     def after_training_step(self, iteration: int) -> None:
-        """Counts the games of a training step, and adds a snapshot if one is due. If none is due, draws the next
-        opponent of each block (group of environments with one opponent) that has finished enough games since the
-        block's last draw: at least as many games as the block has environments.
+        """Counts the games of a training step, and adds a snapshot if one is due.
+
+        If no snapshot is due, draws the next opponent of each block (group of environments with one opponent) that has
+        finished enough games since the block's last draw: at least as many games as the block has environments.
 
         Args:
             iteration: Number of the running iteration.
@@ -136,9 +139,10 @@ class League:
         return rate is not None and enough and wins + 0.5 * draws >= rate * num_games
 
     def _recent_games(self) -> tuple[int, int, int]:
-        """Returns the policy's numbers of wins, draws and losses in its most recent games. Counts the games of whole
-        training steps, from the latest step backwards, until at least `min_games` games are counted. If fewer games
-        were played since the last snapshot was added, counts all games since then.
+        """Returns the policy's numbers of wins, draws and losses in its most recent games.
+
+        Counts the games of whole training steps, from the latest step backwards, until at least `min_games` games are
+        counted. If fewer games were played since the last snapshot was added, counts all games since then.
         """
         wins, draws, losses = np.sum([np.zeros(3, np.int64), *self._recent], axis=0).tolist()
         return wins, draws, losses
@@ -171,9 +175,10 @@ class League:
         return snapshot_name(number)
 
     def _place(self) -> int:
-        """Returns the index in the device arrays at which the next snapshot is stored: an unused index. If all
-        indices are used, returns the index of the snapshot that the next one overwrites: the oldest or the weakest, as
-        set by `Snapshots.replace`.
+        """Returns the index in the device arrays at which the next snapshot is stored.
+
+        This is an unused index. If all indices are used, returns the index of the snapshot that the next one
+        overwrites: the oldest or the weakest, as set by `Snapshots.replace`.
         """
         empty = np.flatnonzero(self._numbers == NO_SNAPSHOT)
         if empty.size:
@@ -315,9 +320,10 @@ class League:
         return known[name]
 
     def _all_games(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yields ``(n, k, counts)`` for all games since the start of training. `counts` has the learning policy's wins,
-        draws and losses against snapshot k, in the games played after n snapshots had been added to the league, and
-        before the next one was added.
+        """Yields the results of all games since the start of training, as ``(n, k, counts)``.
+
+        `counts` has the learning policy's wins, draws and losses against snapshot k, in the games played after n
+        snapshots had been added to the league, and before the next one was added.
         """
         for period, games in self._games.items():
             for number, own in games.items():

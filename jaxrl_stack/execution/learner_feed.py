@@ -133,8 +133,10 @@ class LearnerFeed(abc.ABC):
             self._ledger.settle(dropped, "dropped")
 
     def _note(self, batch: Batch, num_updates_before: int) -> None:
-        """Counts an update and the steps of its batch, and stores the policy lag: the number of updates between the
-        weights that sampled the batch and the weights from which the update started.
+        """Counts an update and the steps of its batch, and stores the policy lag.
+
+        The policy lag is the number of updates between the weights that sampled the batch and the weights from which
+        the update started.
         """
         self._ledger.settle(batch, "trained")
         self._learned.num_updates += 1
@@ -246,8 +248,10 @@ class LearnerThread(LearnerFeed):
 
 
 class LearnerCalls(LearnerFeed):
-    """Sends train batches to learner actors, which make the updates in sequence. Sends up to `max_pending` batches
-    before their updates are finished, so that the actors need not wait for the next batch.
+    """Sends train batches to learner actors, which make the updates in sequence.
+
+    Sends up to `max_pending` batches before their updates are finished, so that the actors need not wait for the next
+    batch.
 
     Attributes:
         max_pending: Maximum of sent, unanswered updates: a running and a waiting one keep a learner busy, and more
@@ -285,9 +289,10 @@ class LearnerCalls(LearnerFeed):
             self._settle()
 
     def _settle(self) -> None:
-        """Reads the results of finished updates, and counts the steps of their batches as trained. If an update failed
-        or was lost with a dead learner actor, counts the steps of its batch as lost. Raises the error of a failed
-        update, unless samples of its batch were lost.
+        """Reads the results of finished updates, and counts the steps of their batches as trained.
+
+        If an update failed or was lost with a dead learner actor, counts the steps of its batch as lost. Raises the
+        error of a failed update, unless samples of its batch were lost.
         """
         outcomes = self._updates.finished()
         num_pending = len(self._updates.pending_refs())

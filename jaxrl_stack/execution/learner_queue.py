@@ -1,5 +1,7 @@
-"""Queues of train batches for a learner. One queue returns each batch once, in the order of arrival; the other, a ring
-buffer, can return each batch several times.
+"""Queues of train batches for a learner.
+
+One queue returns each batch once, in the order of arrival; the other, a ring buffer, can return each batch several
+times.
 """
 
 from __future__ import annotations
@@ -115,8 +117,9 @@ class FirstInFirstOut(LearnerQueue):
 
 
 class Ring(LearnerQueue):
-    """Queue that stores the newest train batches in a `CircularBuffer`, and can return each batch several times. `put`
-    never blocks: if the queue is full, `put` drops the oldest batch.
+    """Queue that stores the newest train batches in a `CircularBuffer`, and can return each batch several times.
+
+    `put` never blocks: if the queue is full, `put` drops the oldest batch.
 
     Args:
         num_batches, iterations_per_batch, seed: See `CircularBuffer`.

@@ -56,8 +56,10 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _free_memory(self) -> int | None:
-        """Returns the bytes that samples and updates can still use: the free memory of this machine (`HostDriver`) or
-        of the learner's devices (`DeviceDriver`). Returns None if the free memory is unknown.
+        """Returns the number of bytes that samples and updates can still use.
+
+        This is the free memory of this machine (`HostDriver`) or of the learner's devices (`DeviceDriver`). Returns
+        None if the free memory is unknown.
         """
 
     @abc.abstractmethod
@@ -82,15 +84,19 @@ class LocalDriver(Driver):
         return self.step.replay_buffer
 
     def plan_samples(self, num_steps: int, **sizes: Any) -> SamplePlan:
-        """Creates the `SamplePlan` of one sampling operation (a call of `Place.sample`) in a user's training step: the
-        number of steps, and the array layout of each module's columns; see `Facts.plan_samples`.
+        """Creates the `SamplePlan` of one sampling operation: the number of steps and the array layout of each module's
+        columns.
+
+        A sampling operation is a call of `Place.sample` in a user's training step. See `Facts.plan_samples`.
         """
         return self.facts.plan_samples(num_steps, **sizes)
 
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """Creates the `SampledUpdate` of one update on sampled steps (a call of `Place.update`) in a user's training
-        step: the plan of these steps, and sizes such as the number of epochs and the minibatch size; see
-        `Facts.plan_update`.
+        """Creates the `SampledUpdate` of one update on sampled steps: the plan of these steps and the sizes of the
+        update.
+
+        Such an update is a call of `Place.update` in a user's training step. Sizes are, for example, the number of
+        epochs and the minibatch size. See `Facts.plan_update`.
         """
         return self.facts.plan_update(samples, **sizes)
 
@@ -105,9 +111,10 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _described_env_runner(self) -> Any:
-        """Returns the training EnvRunner that is a component of checkpoints; this one EnvRunner represents all training
-        EnvRunners. `HostDriver`, whose EnvRunners may be actors, returns the EnvRunner's description (`Component`)
-        instead. Returns None without EnvRunners.
+        """Returns the training EnvRunner that is a component of checkpoints.
+
+        This one EnvRunner represents all training EnvRunners. `HostDriver`, whose EnvRunners may be actors, returns the
+        EnvRunner's description (`Component`) instead. Returns None without EnvRunners.
         """
 
     def get_state(self) -> dict[str, Any]:
@@ -161,9 +168,10 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
-        """Restores the EnvRunners from their states in `state` (see `_sampling_state`), and the driver's other values,
-        such as counters, from `own` (see `_own_state`). `state` may lack these states, and `own` may be None.
-        `HostDriver` also sends the weights to the EnvRunners.
+        """Restores the EnvRunners from `state`, and the driver's other values, such as counters, from `own`.
+
+        For the EnvRunners' states in `state`, which may be missing, see `_sampling_state`. For `own`, which may be
+        None, see `_own_state`. `HostDriver` also sends the weights to the EnvRunners.
         """
 
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:

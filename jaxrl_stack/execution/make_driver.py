@@ -26,8 +26,10 @@ def make_driver(
     step: TrainingStep,
     callbacks: CallbackList,
 ) -> Driver:
-    """Creates the driver that runs a training step. The environment or data that the training step reads decides the
-    driver's class. The returned driver can train and evaluate.
+    """Creates the driver that runs a training step.
+
+    The environment or data that the training step reads decides the driver's class. The returned driver can train and
+    evaluate.
 
     The source of training decides. `HostDriver` trains on a host environment, or on rows from the host's memory
     (`TrainingStep.reads_on_host`). `DeviceDriver` trains on a JAX environment inside of its program, or on data that

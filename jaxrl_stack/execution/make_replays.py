@@ -66,8 +66,9 @@ def drawn_memory(facts: Facts, forms: Mapping[str, DrawForm], numbers: Mapping[s
 
 
 def split_batch(config: OffPolicyConfig, num_shares: int) -> tuple[int, int]:
-    """Returns the numbers of sampled rows and of recorded rows in a train batch, each a multiple of the number of
-    devices or learner actors that share it.
+    """Returns the numbers of sampled rows and of recorded rows in a train batch.
+
+    Each number is a multiple of the number of devices or learner actors that share the batch.
 
     Raises:
         ValueError: If one of them would be empty.

@@ -17,9 +17,10 @@ from jaxrl_stack.utils.named_leaves import is_key
 
 
 class Layout(NamedTuple):
-    """Arrangement of a population's members in blocks, each trained by one call of the program, with V members on each
-    of D devices. Slot ``k``, the position of one member, is in block ``k // (V * D)``, on device ``(k // V) % D``, in
-    row ``k % V``.
+    """Arrangement of a population's members in blocks; one program call trains one block.
+
+    A block has V members on each of D devices. Slot ``k``, the position of one member, is in block ``k // (V * D)``, on
+    device ``(k // V) % D``, in row ``k % V``.
 
     Attributes:
         devices: The D devices.
@@ -37,17 +38,19 @@ class Layout(NamedTuple):
         return self.at_once * len(self.devices)
 
     def place(self, slot: int) -> tuple[int, int, int]:
-        """Returns the indices of a slot (the position of one member): the block (members trained by one call of the
-        program), the device, and the row on this device.
+        """Returns the block, the device and the row of a slot (the position of one member).
+
+        All three are indices. A block is a group of members that one program call trains; the row is on this device.
         """
         block, rest = divmod(slot, self.block_size)
         return (block, *divmod(rest, self.at_once))
 
 
 class Round(NamedTuple):
-    """Plan of one exchange of population members between D devices (`jax.lax.all_to_all`): the rows that each device
-    sends, and the rows that each device overwrites with received members. A row is one member in the arrays of a block,
-    and a block is a group of members that one program call trains.
+    """Plan of one exchange of population members between D devices (`jax.lax.all_to_all`).
+
+    The plan contains the rows that each device sends, and the rows that each device overwrites with received members. A
+    row is one member in the arrays of a block, and a block is a group of members that one program call trains.
 
     Attributes:
         taken: Block -> int32 ``[D, R]``: row of the block to read into each of R rows of the exchange; V, the number of
@@ -104,9 +107,11 @@ class MemberMoves:
         num_members = self._layout.at_once
 
         def take(leaves: list[Any], rows: Any, index: Any) -> tuple[Any]:
-            """Copies members from the arrays of a block (members that one program call trains) into the exchange buffer
-            `rows`, before the exchange between devices. `index` contains the source row in the block's arrays for each
-            row of `rows`. A row with the source V, the number of a device's rows in a block, does not change.
+            """Copies members from the arrays of a block into the exchange buffer `rows`.
+
+            Runs before the exchange between devices. A block contains members that one program call trains. `index`
+            contains the source row in the block's arrays for each row of `rows`. A row with the source V, the number of
+            a device's rows in a block, does not change.
             """
             new = packing.pack([_bits(x).at[index].get(mode="clip") for x in leaves])[:2]
             is_taken = index < num_members
@@ -118,10 +123,12 @@ class MemberMoves:
         slots, is_stream = self._slots, self._is_stream
 
         def put(leaves: list[Any], rows: Any, index: Any, index_of_streams: Any) -> tuple[Any]:
-            """Writes members from the exchange buffer `rows`, after the exchange between devices, into the arrays of a
-            block (members that one program call trains). `index` contains the target row in the block's arrays for each
-            row of `rows`, and `index_of_streams` the target row for the member's random streams. A row with the target
-            V, the number of a device's rows in a block, is not written.
+            """Writes members from the exchange buffer `rows` into the arrays of a block.
+
+            Runs after the exchange between devices. A block contains members that one program call trains. `index`
+            contains the target row in the block's arrays for each row of `rows`, and `index_of_streams` the target row
+            for the member's random streams. A row with the target V, the number of a device's rows in a block, is not
+            written.
             """
 
             def written(leaf: Any, slot: packing.Slot, into: Any) -> Any:
@@ -135,8 +142,9 @@ class MemberMoves:
         return put
 
     def _exchanging(self, axis_name: str | None) -> Callable[..., Any]:
-        """Creates the function that exchanges the members' packed arrays between devices (`all_to_all`). Each device
-        sends one group of rows to every device, and receives one group of rows from every device.
+        """Creates the function that exchanges the members' packed arrays between devices (`all_to_all`).
+
+        Each device sends one group of rows to every device, and receives one group of rows from every device.
         """
 
         def exchange(rows: Any) -> tuple[Any]:
@@ -168,9 +176,10 @@ class MemberMoves:
                 blocks[i] = jax.tree.unflatten(treedef, leaves)
 
     def _rows(self, blocks: Sequence[Any], one: Round) -> Any:
-        """Runs the exchange `one`, which moves population members between devices: packs the arrays of these members
-        (see `packing.pack`), sends them to the other devices, and returns the received arrays. With one device, returns
-        the packed arrays.
+        """Runs the exchange `one`, which moves population members between devices, and returns the received arrays.
+
+        Packs the arrays of these members (see `packing.pack`), and sends them to the other devices. With one device,
+        returns the packed arrays.
         """
         list_of = list(self._layout.devices)
         rows = jax.tree.map(lambda x: np.zeros((self._num_devices, *x.shape), x.dtype), self._empty)
