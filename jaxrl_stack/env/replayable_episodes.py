@@ -151,8 +151,8 @@ class ReplayableEpisodes:
     ) -> RestoredEpisodes:
         """Restores the unfinished episodes in a `get_state` result by repeating the saved actions.
 
-        Resets each environment with the saved seed, and repeats the saved actions. Returns the last infos, and the
-        problems of environments whose episode could not be restored.
+        First resets each environment with the saved seed. Returns the last infos, and the problems of environments
+        whose episode could not be restored.
 
         An environment whose last observation or return differs from the stored one, in any bit, is reset with its next
         seed instead.

@@ -284,8 +284,7 @@ class InfiniteLookbackBuffer:
     def __add__(self, other: Any) -> InfiniteLookbackBuffer:
         """Returns a new buffer with a number added to every item, or with the items of `other` appended.
 
-        If `other` is a number, this number is added to every item. If `other` is a list or a buffer, its items are
-        appended, without the lookback of `other`.
+        `other` is the number, or a list or a buffer with the items to append. The lookback of `other` is not appended.
         """
         if isinstance(other, numbers.Number):
             added = tree_map(lambda leaf: leaf + other, self.data)

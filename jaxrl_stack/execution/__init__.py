@@ -1,4 +1,4 @@
-"""Training steps, and drivers, which run training steps on the device or with actors.
+"""Training steps and the drivers that run them.
 
 A training step samples or reads data, then makes updates; each kind of training step has its own file. A driver is an
 object that runs training steps on the device or with actors.

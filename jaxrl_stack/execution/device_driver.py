@@ -291,7 +291,7 @@ class DeviceDriver(LocalDriver):
         """Returns the sizes of one update, from which trained env steps and module steps are counted.
 
         The sizes (minibatches, time steps, batch size of each module) are keyword arguments of
-        `Learner.training_counts` and `Learner.count_updates`, which count trained env steps and module steps.
+        `Learner.training_counts` and `Learner.count_updates`, which count these steps.
 
         Args:
             update_of_rows: Plan of an update on rows of a replay buffer or a data set; used if the training step makes

@@ -86,7 +86,7 @@ def evaluation_results(
 
 
 def health_of_runners(group: EnvRunnerGroup) -> dict[str, int]:
-    """Numbers of healthy, restarted and dropped EnvRunner actors, and number of asynchronous requests to these actors.
+    """Numbers of healthy, restarted and dropped EnvRunner actors, and of asynchronous requests to these actors.
 
     A request counts until its result has been fetched. Without actors, all numbers are 0.
     """

@@ -115,7 +115,7 @@ class Facts(abc.ABC):
         columns.
 
         A sampling operation is a call of `Place.sample`. The number of steps comes from the arguments. The layout
-        contains stacked frames and recurrent chunks.
+        describes stacked frames and recurrent chunks, for example.
 
         Args:
             num_steps: ``T``, steps of each environment in a share.

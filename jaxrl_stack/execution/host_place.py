@@ -212,10 +212,11 @@ class HostPlace(AsynchronousPlace):
     def collect(
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
     ) -> Sampled:
-        """Waits for a requested rollout of an EnvRunner actor, and returns the samples of all finished actors.
+        """Waits until an EnvRunner actor has finished a rollout, and returns the samples of all finished actors.
 
-        Also stops waiting at the timeout. An EnvRunner in this process samples during this call instead. In both cases,
-        returns no samples if `request` was not called before, or not since `forget_samples`. See `Place.collect`.
+        `request` requests the rollouts. The wait also ends at the timeout. An EnvRunner in this process samples during
+        this call instead. In both cases, returns no samples if `request` was not called before, or not since
+        `forget_samples`. See `Place.collect`.
 
         Args:
             state, plan, timeout_seconds: See `Place.collect`.

@@ -170,8 +170,8 @@ class LocalDriver(Driver):
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
         """Restores the EnvRunners from `state`, and the driver's other values, such as counters, from `own`.
 
-        For the EnvRunners' states in `state`, which may be missing, see `_sampling_state`. For `own`, which may be
-        None, see `_own_state`. `HostDriver` also sends the weights to the EnvRunners.
+        `_sampling_state` documents the EnvRunners' states, which `state` may lack. `_own_state` documents `own`, which
+        may be None. `HostDriver` also sends the weights to the EnvRunners.
         """
 
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:

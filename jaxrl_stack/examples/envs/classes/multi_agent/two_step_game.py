@@ -18,8 +18,8 @@ _PAYOFF = np.array([[0, 1], [1, 8]])
 class TwoStepGame(MultiAgentEnv):
     """Cooperative game of two agents and two steps: agent 0 first chooses a safe or a risky state.
 
-    First, agent 0 chooses the safe state (action 0) or the risky state (action 1). Then both agents act. In the safe
-    state, the reward is 7 for all actions.
+    In the first step, action 0 of agent 0 selects the safe state, action 1 the risky state. Then both agents act. In
+    the safe state, the reward is 7 for all actions.
 
     In the risky state the reward is 8 if both agents play action 1, 1 if their actions differ, 0 if both play 0. Each
     agent gets half of the reward.
