@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 
 def rows_of_frames(buffer: EpisodeReplayBuffer, number: int, length: int) -> dict[str, Any]:
-    """Draws `number` rows. Each row contains `length` consecutive observations, actions and rewards. If an episode ends
-    within a row, the row continues with the start of another episode.
+    """Draws `number` rows, each with the data of `length` steps, from a replay buffer.
+
+    Each row contains `length` consecutive observations, actions and rewards. If an episode ends within a row, the row
+    continues with the start of another episode.
     """
     columns, _ = items.host_windows(buffer, number, length)
     # RLlib's rows are taken for pieces of episodes that begin and end with them.
@@ -82,8 +84,9 @@ def sequences(
     min_steps: int,
     include_infos: bool,
 ) -> list[SingleAgentEpisode]:
-    """Draws sequences, each as an episode of at most `length` steps, until their total number of steps is at least
-    `number`. The total is at most ``number + length - 1``.
+    """Draws pieces of episodes until they have at least `number` steps in total.
+
+    Returns each piece as an episode of at most `length` steps. The total is at most ``number + length - 1``.
     """
     store = buffer._store
     starts, chains, total, resamples = [], [], 0, 0
@@ -115,8 +118,10 @@ def episode(
     *,
     weight: np.float32 | None = None,
 ) -> SingleAgentEpisode:
-    """Builds a `SingleAgentEpisode` from stored rows of a replay buffer; `frames` are the rows' indices in the order of
-    time. If `weight` is given, adds the extra model outputs "n_step" (all 1) and "weights" (all `weight`), as in RLlib.
+    """Builds a `SingleAgentEpisode` from stored rows of a replay buffer.
+
+    `frames` contains the rows' indices in the order of time. If `weight` is given, adds the extra model outputs
+    "n_step" (all 1) and "weights" (all `weight`), as in RLlib.
     """
     store = buffer._store
     steps = frames[:-1]

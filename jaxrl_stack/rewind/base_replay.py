@@ -66,8 +66,9 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     @abc.abstractmethod
     def start(self, iteration: int) -> None:
-        """Builds the algorithm or population in the state of the nearest checkpoint at or before an iteration. If no
-        such checkpoint is stored, or the checkpoint cannot be used, builds the state in which the run began.
+        """Builds the algorithm or population in the state of the nearest checkpoint at or before an iteration.
+
+        If no such checkpoint is stored, or the checkpoint cannot be used, builds the state in which the run began.
 
         Args:
             iteration: Number of finished iterations, at least 0.
@@ -83,9 +84,10 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     @abc.abstractmethod
     def state(self) -> Mapping[str, Any]:
-        """Returns the present training state, nested like the state that `StoredCheckpoint.state` returns, so that the
-        two states can be compared. The state of a population contains only the entry ``"driver"``, with the training
-        states of its members.
+        """Returns the present training state, for comparison with the state in a checkpoint.
+
+        The state is nested like the state that `StoredCheckpoint.state` returns. The state of a population contains
+        only the entry ``"driver"``, with the training states of its members.
         """
 
     @abc.abstractmethod
@@ -103,9 +105,11 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         """
 
     def different_members(self, iteration: int) -> list[int | None]:
-        """Lists the members of a population whose present fingerprint (hash of the parameters) differs from the
-        fingerprint recorded after an iteration. For a single run, the list is [None] if the fingerprint differs,
-        otherwise []. If no fingerprints were recorded, the list is [].
+        """Lists the members of a population whose fingerprint (hash of the parameters) differs from the recorded
+        fingerprint.
+
+        Compares the present fingerprint with the fingerprint recorded after the iteration. For a single run, the list
+        is [None] if the fingerprint differs, otherwise []. If no fingerprints were recorded, the list is [].
         """
         recorded = self.recorded_fingerprints(iteration)
         present = self.fingerprints() if recorded else {}
@@ -161,8 +165,10 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         return self
 
     def run_to_before(self, iteration: int) -> int:
-        """Builds the algorithm or population in an earlier state (see `start`). Then repeats the iterations from this
-        state up to ``iteration - 1``, and all commands (recorded calls) before `iteration`.
+        """Builds the algorithm or population in an earlier state, and repeats the run until just before an iteration.
+
+        `start` describes the earlier state. Repeats the iterations from this state up to ``iteration - 1``, and all
+        commands (recorded calls) before `iteration`.
 
         Args:
             iteration: Number of the iteration, at least 1.
@@ -186,8 +192,9 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         self.trained._repeat_iteration(self.prepare())
 
     def prepare(self) -> int:
-        """Prepares the next iteration: applies the commands (recorded calls) that precede this iteration and are not
-        applied yet. Returns the recorded number of training steps of this iteration.
+        """Prepares the next iteration: applies the commands (recorded calls) that precede this iteration.
+
+        Skips commands that are already applied. Returns the recorded number of training steps of this iteration.
         """
         iteration = self.trained.iteration + 1
         recorded = self.timeline.recorded(iteration)
@@ -195,8 +202,10 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         return recorded.num_training_steps
 
     def catch_up_with(self, checkpoint: StoredCheckpoint) -> None:
-        """Applies the commands (recorded calls) whose effects `checkpoint` contains and that are not applied yet. The
-        present state can then be compared with the checkpoint, which must belong to the present iteration.
+        """Applies the missing commands (recorded calls), so that the present state can be compared with a checkpoint.
+
+        These are the commands whose effects `checkpoint` contains and that are not applied yet. The checkpoint must
+        belong to the present iteration.
         """
         self._catch_up(self.timeline.commands_at(checkpoint))
 

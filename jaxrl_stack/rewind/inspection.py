@@ -177,8 +177,10 @@ class Inspection:
         return self._numbers[index]
 
     def rows(self, n: int | None = None) -> Table:
-        """Returns a table of at most `n` rows of the train batch: the rows with the largest losses in the iteration. If
-        several minibatches of an update contain the same row, the table contains this row once, with its largest loss.
+        """Returns a table of at most `n` rows of the train batch: the rows with the largest losses in the iteration.
+
+        If several minibatches of an update contain the same row, the table contains this row once, with its largest
+        loss.
 
         The mean of the losses of a minibatch's rows is its loss. Rows whose loss is NaN come first.
 
@@ -502,9 +504,10 @@ def _has_nan_loss(numbers: MinibatchNumbers) -> bool:
 
 
 def _unexplained(recorded: IterationRecord) -> float:
-    """Largest difference between the loss of a recorded minibatch and the mean of its rows' losses, divided by
-    ``max(1, abs(loss))``. A large value means that the rows' losses do not include a part of the minibatch's loss. NaN
-    and infinite differences are ignored.
+    """Largest relative difference between the loss of a recorded minibatch and the mean of its rows' losses.
+
+    The difference is divided by ``max(1, abs(loss))``. A large value means that the rows' losses do not include a part
+    of the minibatch's loss. NaN and infinite differences are ignored.
     """
     most = 0.0
     for record in recorded.updates:
@@ -556,8 +559,9 @@ def _first(name: str, of: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _layers(norms: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
-    """Builds the rows of an inspection's table of layers, with the norms of gradients and parameters. A layer consists
-    of the parameters whose paths differ only in the last part.
+    """Builds the rows of an inspection's table of layers, with the norms of gradients and parameters.
+
+    A layer consists of the parameters whose paths differ only in the last part.
     """
     by_layer: dict[str, list[str]] = {}
     for ref in norms[GRADIENT]:
@@ -579,8 +583,9 @@ def _total(norms: Any) -> float:
 def _rows(
     record: Mapping[tuple[str, ...], np.ndarray], recorded: IterationRecord, num_rows: int
 ) -> list[list[dict[str, Any]]]:
-    """Selects the rows with the largest losses from each minibatch of an update, at most `num_rows` per minibatch.
-    Returns one list of rows per minibatch, largest loss first.
+    """Selects the rows with the largest losses from each minibatch of an update.
+
+    Returns one list per minibatch, with at most `num_rows` rows, largest loss first.
     """
     num_minibatches = next(iter(record.values())).shape[1]
     found: list[list[dict[str, Any]]] = [[] for _ in range(num_minibatches)]

@@ -173,9 +173,10 @@ def _rows_of_checkpoint(checkpoint: StoredCheckpoint) -> Iterator[_Row]:
 
 
 def _iterations(rows: Iterable[_Row]) -> dict[int, RecordedMembers]:
-    """Groups the rows of a population's table by iteration. If an iteration number does not exceed the previous one
-    (the population went back to an earlier state), the older rows from this number on are dropped. This includes
-    the rows of members that stopped.
+    """Groups the rows of a population's table by iteration.
+
+    If an iteration number does not exceed the previous one (the population went back to an earlier state), the older
+    rows from this number on are dropped. This includes the rows of members that stopped.
     """
     # The n-th rows of all members are of the same iteration; members that do not continue have fewer rows.
     num_rows: Counter[int] = Counter()

@@ -184,9 +184,11 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         return next((name for name in _MAPPING if name in left_out), None)
 
     def _with_stored_mapping(self, config: AlgorithmConfig, checkpoint: StoredCheckpoint) -> AlgorithmConfig:
-        """Returns the config for the repeated run: the config that the caller passed. If callbacks or recorded calls
-        may have changed ``policy_mapping_fn`` or ``policies_to_train``, the values in the checkpoint replace both of
-        the caller's values.
+        """Returns the config for the repeated run: the caller's config, if necessary with the checkpoint's policy
+        mapping.
+
+        If callbacks or recorded calls may have changed ``policy_mapping_fn`` or ``policies_to_train``, the values in
+        the checkpoint replace both of the caller's values.
         """
         can_have_changed = CallbackList.from_config(config).overrides(*_CAN_CHANGE_MAPPING)
         if not (config.is_multi_agent and (can_have_changed or self._module_changes_before(checkpoint))):
@@ -242,9 +244,10 @@ class Replay(BaseReplay[Algorithm, Timeline]):
                 self._catch_up(origin.number)
 
     def _replaced(self, config: AlgorithmConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns ``(new values, original values)`` of the config settings to replace, each ``{setting: value}``. With
-        the new values, the repeated run writes nothing into the folders of the original run. The new values also turn
-        off evaluations that are not requested and cannot change training.
+        """Returns the config settings to replace for the repeated run, as ``(new values, original values)``.
+
+        Each of the two is ``{setting: value}``. With the new values, the repeated run writes nothing into the folders
+        of the original run. The new values also turn off evaluations that are not requested and cannot change training.
         """
         settings = {name: value for name, value in WRITES_NOTHING.items() if name in config}
         if not (self._evaluations or self._must_evaluate(config)):
@@ -324,7 +327,9 @@ class Replay(BaseReplay[Algorithm, Timeline]):
 
     def _changed_settings(self) -> Iterator[str]:
         """Yields a sentence for each setting with different values in ``params.json`` and in the first stored
-        checkpoint. A difference means that one of the two was changed after it was written.
+        checkpoint.
+
+        A difference means that one of the two was changed after it was written.
         """
         timeline, settings = self.timeline, self._run.settings
         if not timeline.checkpoints or not settings:
@@ -364,8 +369,9 @@ def as_built(config: AlgorithmConfig, checkpoint: StoredCheckpoint) -> Algorithm
 
 
 def _check_same_settings(config: AlgorithmConfig, run: Run) -> None:
-    """Raises an error if a setting of the config differs from the run's settings in ``params.json``. Only plain values
-    (numbers, text, None, and lists and dicts of them) are compared.
+    """Raises an error if a setting of the config differs from the run's settings in ``params.json``.
+
+    Only plain values (numbers, text, None, and lists and dicts of them) are compared.
     """
     for name, value in config.to_dict().items():
         if name in _NOT_COMPARED or name not in run.settings or not _is_plain(value):
@@ -379,8 +385,9 @@ def _check_same_settings(config: AlgorithmConfig, run: Run) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value consists only of numbers, text, lists, dicts and None. Only such values of
-    a caller's config are compared with ``params.json``, because the file stores them exactly.
+    """Whether a value consists only of numbers, text, lists, dicts and None.
+
+    Only such values of a caller's config are compared with ``params.json``, because the file stores them exactly.
     """
     if isinstance(value, Mapping):
         return all(map(_is_plain, value.values()))
@@ -425,8 +432,9 @@ def rewind(
     config: AlgorithmConfig | None = None,
     allow: Iterable[Any] = (),
 ) -> tuple[Path, int]:
-    """Ensures that the folder of a run or a population contains the checkpoint of an iteration. If the checkpoint is
-    missing, recomputes the iteration and saves the checkpoint.
+    """Ensures that the folder of a run or a population contains the checkpoint of an iteration.
+
+    If the checkpoint is missing, recomputes the iteration and saves the checkpoint.
 
     Args:
         run: The run, or the folder of a run or a population, such as ``results_dir/population``.
@@ -467,7 +475,8 @@ def rewind_population(
 
 
 def _why_no_member(folder: Path, origin: Mapping[str, Any]) -> str:
-    """Returns the error text for the folder of a single member of a population, which cannot be recomputed separately.
+    """Returns the error text for the folder of a population member: a single member cannot be recomputed separately.
+
     The text names the commands that recompute all members or, if the population is unknown, the call that trains the
     member separately.
     """

@@ -145,8 +145,10 @@ def verify_population(
     allow: Iterable[Any] = (),
     progress: Callable[[int], object] = lambda iteration: None,
 ) -> Verification:
-    """Recomputes iterations of a population, and compares them with the recorded fingerprints (hashes of the
-    parameters) and the stored checkpoints in the population's folder. Calls `verify` with this folder.
+    """Compares recomputed iterations of a population with the recorded fingerprints (hashes of the parameters) and the
+    stored checkpoints.
+
+    Calls `verify` with the population's folder, which contains the fingerprints and checkpoints.
 
     Args:
         directory: Folder of the population, such as ``results_dir/population``.
@@ -156,8 +158,11 @@ def verify_population(
 
 
 def _check_is_comparable(replay: BaseReplay[Any, Any], first: int, last: int) -> None:
-    """Raises an error if `first` or `last` is not a recorded iteration, if `last` is before `first`, or if iteration
-    `last` has neither a fingerprint (a hash of the parameters) nor a stored checkpoint to compare with.
+    """Raises an error if the iterations `first` to `last` cannot be compared with the recorded run.
+
+    This is the case if `first` or `last` is not a recorded iteration, or if `last` is before `first`. It is also the
+    case if iteration `last` has neither a fingerprint (a hash of the parameters) nor a stored checkpoint to compare
+    with.
     """
     timeline = replay.timeline
     for iteration in (first, last):
@@ -175,9 +180,11 @@ def _check_is_comparable(replay: BaseReplay[Any, Any], first: int, last: int) ->
 
 
 def _compared(replay: BaseReplay[Any, Any], found: Verification, progress: Callable[[int], object]) -> Verification:
-    """Repeats training iterations up to the first difference. Compares each iteration with its recorded fingerprints
-    (hashes of the parameters, one for each member of a population) and with its checkpoint, if one is stored. Returns a
-    copy of `found` that contains the first difference, if any, and the number of compared iterations.
+    """Repeats training iterations, and compares each with the recorded run, up to the first difference.
+
+    Compares each iteration with its recorded fingerprints (hashes of the parameters, one for each member of a
+    population) and with its checkpoint, if one is stored. Returns a copy of `found` that contains the first difference,
+    if any, and the number of compared iterations.
 
     If a fingerprint differs and the iteration has no checkpoint, the first differing leaf is a leaf of the next stored
     checkpoint.

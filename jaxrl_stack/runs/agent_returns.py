@@ -21,16 +21,15 @@ _MOST_POLICIES = 16
 
 
 def columns_of_agents(columns: Iterable[str], key: str = RETURN) -> dict[str, str]:
-    """Selects, from `columns`, the columns with the mean return of each agent, or of each policy if there are many
-    agents: ``{name of the agent or policy: column}``.
+    """Selects the columns with the mean return of each agent, or of each policy if there are many agents.
 
     Args:
         columns: All columns of a run.
         key: Mean return of training or of evaluations; other keys have no parts.
 
     Returns:
-        Returns of at most 8 agents, else of policies. Empty with one agent, with one policy of many agents, and with
-        more than 16 policies.
+        ``{name of the agent or policy: column}``: returns of at most 8 agents, else of policies. Empty with one agent,
+        with one policy of many agents, and with more than 16 policies.
     """
     if key not in (RETURN, EVALUATED_RETURN):
         return {}
@@ -47,8 +46,9 @@ def columns_of_agents(columns: Iterable[str], key: str = RETURN) -> dict[str, st
 
 
 def returns_of_agents(result: Mapping[str, Any]) -> dict[str, float]:
-    """Reads the mean return of each agent, or of each policy if there are many agents, from a result of ``train()``:
-    ``{name of the agent or policy: mean return}``.
+    """Reads the mean return of each agent, or of each policy if there are many agents, from a training result.
+
+    Returns ``{name of the agent or policy: mean return}``.
 
     Args:
         result: Result of ``train()``.

@@ -174,8 +174,10 @@ class Benchmark:
     # ----------------------------------------------------------------------------------------------------- statistics
 
     def task_estimates(self, task: str) -> dict[str, Estimate]:
-        """Estimates each algorithm's score on a task by the interquartile mean of its finished runs, or by the mean for
-        fewer than 4 runs: ``{label of the algorithm: estimate}``.
+        """Estimates the score of each algorithm on a task from the algorithm's finished runs.
+
+        The estimate is the interquartile mean of the runs, or the mean for fewer than 4 runs. Returns ``{label of the
+        algorithm: estimate}``.
 
         Intervals are percentile bootstraps over runs. A single run has no interval.
         """
@@ -241,8 +243,9 @@ class Benchmark:
         baseline: str | None = None,
         references: Mapping[str, tuple[float, float, str]] | None = None,
     ) -> str:
-        """Formats a table of scores: a row for each task, then a row for each statistic over tasks. Each algorithm has
-        a column. Notes below the table define the score.
+        """Formats a table of scores: a row for each task, then a row for each statistic over tasks.
+
+        Each algorithm has a column. Notes below the table define the score.
 
         Args:
             format: "text", "md", "html", "latex" or "json".
@@ -487,16 +490,19 @@ def _known_scores(cell: Cell) -> np.ndarray:
 
 
 def _over_runs(num_runs: int) -> Statistic:
-    """Returns a function that summarises the scores of one task over `num_runs` runs: the IQM (interquartile mean) for
-    at least `MIN_SEEDS_OF_IQM` runs, else the mean. The function takes an array ``[..., runs, 1]``; the last axis, of
-    length 1, is the task.
+    """Returns a function that summarises the scores of one task over `num_runs` runs.
+
+    The function computes the IQM (interquartile mean) for at least `MIN_SEEDS_OF_IQM` runs, else the mean. The function
+    takes an array ``[..., runs, 1]``; the last axis, of length 1, is the task.
     """
     return (lambda scores: iqm(scores[..., 0], axis=-1)) if num_runs >= MIN_SEEDS_OF_IQM else mean_score
 
 
 def _aggregates(num_runs: int) -> dict[str, Statistic]:
-    """Returns ``{label of the table row: function}``. Each function computes a statistic over all tasks from normalised
-    scores. The IQM (interquartile mean) is omitted if `num_runs` is below `MIN_SEEDS_OF_IQM`.
+    """Returns functions that compute statistics over all tasks from normalised scores.
+
+    The result is ``{label of the table row: function}``. The IQM (interquartile mean) is omitted if `num_runs` is below
+    `MIN_SEEDS_OF_IQM`.
     """
     own_iqm: dict[str, Statistic] = {"IQM": iqm_score} if num_runs >= MIN_SEEDS_OF_IQM else {}
     found = {"mean": mean_score, "median": median_score, **own_iqm, "optimality gap": optimality_gap}
@@ -553,8 +559,10 @@ def write_content(
     cells: Sequence[Cell],
     folders: Sequence[str],
 ) -> None:
-    """Writes an entry for each cell (pair of algorithm and task) to ``benchmark.json``. If the file already has the
-    same `seeds`, `until` and `score`, its entries of other pairs remain. Otherwise, its old entries are dropped.
+    """Writes an entry for each cell (pair of algorithm and task) to ``benchmark.json``.
+
+    If the file already has the same `seeds`, `until` and `score`, its entries of other pairs remain. Otherwise, its old
+    entries are dropped.
 
     Args:
         path: The folder.

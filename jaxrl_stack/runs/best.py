@@ -34,8 +34,10 @@ class Best:
         self.path: str | None = None
 
     def is_beaten_by(self, result: Mapping[str, Any]) -> bool:
-        """Compares an iteration's metric with `value`, the highest so far. If the metric is higher, stores it as
-        `value`, with its iteration, and returns True; else returns False.
+        """Returns True if an iteration's metric is higher than `value`, the highest metric so far.
+
+        In this case, stores the metric as `value`, and also stores the number of the iteration. Otherwise, returns
+        False.
 
         Raises:
             ValueError: The result has no such number.

@@ -33,8 +33,7 @@ class Budget:
 
     @classmethod
     def read(cls, budget: Any, where: str) -> Budget:
-        """Converts the argument `budget` of a search to a `Budget`. The argument is a number of seconds, a text such as
-        ``"2h"``, or a number of env steps, ``{"num_env_steps_sampled_lifetime": number}``.
+        """Converts the argument `budget` of a search to a `Budget`.
 
         Args:
             budget: Seconds, text such as ``"10 min"``, or ``{"num_env_steps_sampled_lifetime": n}``.
@@ -64,9 +63,10 @@ class Budget:
 
 
 def end_of_domain(space: Any, value: Any, share: float = 0.05) -> str | None:
-    """Returns "lower" or "upper" if a hyperparameter's value is close to this bound of its search space: the distance
-    is at most `share` of the width of the space. Otherwise, returns None, also if the space has no finite bounds or the
-    value is not a number.
+    """Returns "lower" or "upper" if a hyperparameter's value is close to this bound of its search space, else None.
+
+    The value is close to a bound if the distance is at most `share` of the width of the space. Also returns None if the
+    space has no finite bounds or the value is not a number.
 
     Args:
         space: Search space with ``lower`` and ``upper``, such as ``tune.loguniform(1e-4, 1e-2)``.

@@ -56,8 +56,10 @@ class CommandLog:
 
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
-        """Context manager in which method calls are not recorded as commands. It encloses recorded calls, iterations
-        and callbacks: if one of these is repeated, it makes the method calls inside again.
+        """Context manager in which method calls are not recorded as commands.
+
+        The context manager encloses recorded calls, iterations and callbacks: if one of these is repeated, it makes the
+        method calls inside again.
         """
         self._depth += 1
         try:
@@ -69,8 +71,9 @@ class CommandLog:
     def around(
         self, algorithm: Any, call: str, arguments: Mapping[str, Any], *, reason: str | None = None
     ) -> Iterator[None]:
-        """Context manager around a method call that changes the training state. If the call succeeds, records it in the
-        command log. Calls inside `train` or inside another recorded call are not recorded.
+        """Context manager that records the enclosed method call in the command log, if the call succeeds.
+
+        The method changes the training state. Calls inside `train` or inside another recorded call are not recorded.
 
         Args:
             algorithm: The algorithm; its ``iteration`` is recorded before and after the call.
@@ -137,6 +140,7 @@ class CommandLog:
 
     def write_to(self, directory: Path | None) -> None:
         """Writes the recorded commands that are not yet in ``commands.jsonl`` to this file in the folder of the run.
+
         From then on, each new command is written as soon as it is recorded.
 
         Args:
@@ -158,8 +162,9 @@ class CommandLog:
 
 
 def line_checksum(line: Mapping[str, Any], before: int) -> int:
-    """CRC-32 checksum of a line of ``commands.jsonl`` without the line's entry ``crc32``. It also depends on all
-    earlier lines, because it starts from the previous line's checksum, `before`.
+    """CRC-32 checksum of a line of ``commands.jsonl`` without the line's entry ``crc32``.
+
+    The checksum also depends on all earlier lines, because it starts from the previous line's checksum, `before`.
     """
     plain = {name: value for name, value in line.items() if name != "crc32"}
     return zlib.crc32(json.dumps(plain, sort_keys=True).encode(), before)

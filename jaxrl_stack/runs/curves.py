@@ -156,8 +156,9 @@ def bootstrap_interval(
 
 
 def aggregated(curves: Sequence[Curve], label: str, *, aggregate: str = "iqm", confidence: float = 0.95) -> Band:
-    """Aggregates the curves of several runs to one `Band` over the part of the x axis that all runs cover: from the
-    latest start to the earliest end.
+    """Aggregates the curves of several runs to one `Band` (a curve with an interval).
+
+    The band covers the part of the x axis that all runs cover: from the latest start to the earliest end.
 
     Args:
         curves: Curve of each run; those without points are left out.

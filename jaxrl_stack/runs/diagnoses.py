@@ -68,9 +68,10 @@ class Numbers:
         self._returns_of_modules = of_modules if len(of_modules) > 1 else {}
 
     def column(self, name: str) -> str:
-        """Returns the name of a metric's column in the run's table: `name` or, if the table has no such column, the
-        learner metric `name` of `module`. For the mean return of a run with several modules, returns the return column
-        of `module`.
+        """Returns the name of a metric's column in the run's table.
+
+        The column is `name` or, if the table has no such column, the learner metric `name` of `module`. For the mean
+        return of a run with several modules, it is the return column of `module`.
         """
         if name == RETURN and self.module in self._returns_of_modules:
             return self._returns_of_modules[self.module]
@@ -97,8 +98,9 @@ class Numbers:
         return float(np.median(values[: _share(len(values))])) if len(values) else math.nan
 
     def has_settled_at_its_best(self) -> bool:
-        """Whether the return varies, and all its values in the last fifth of the run are close to the highest return:
-        within a twentieth of the difference between the highest and the lowest return.
+        """Whether the return varies, and all values in the last fifth of the run are close to the highest return.
+
+        A value is close if it is within a twentieth of the difference between the highest and the lowest return.
         """
         returns = self.known(RETURN)
         if not len(returns):
@@ -128,8 +130,10 @@ RULES: list[Rule] = []
 
 
 def rule(kind: Kind, title: str) -> Callable[[Callable[[Numbers], Said]], Rule]:
-    """Decorator that adds a diagnosis to `RULES`. The decorated function returns the text and the columns of the
-    finding, or None if the diagnosis does not apply. `kind` and `title` of the finding are the decorator's arguments.
+    """Decorator that adds a diagnosis of a run to the list `RULES`.
+
+    The decorated function returns the text and the columns of the finding, or None if the diagnosis does not apply.
+    `kind` and `title` of the finding are the decorator's arguments.
     """
 
     def make(function: Callable[[Numbers], Said]) -> Rule:

@@ -159,8 +159,10 @@ def draw_panels(
     path: str | os.PathLike[str] | None = None,
     **options: Unpack[AxisOptions],
 ) -> RunFigure:
-    """Draws a figure with several panels and a common legend. All panels contain bands (curves with intervals) with the
-    same labels, and a label has the same colour in all panels.
+    """Draws a figure with several panels and a common legend.
+
+    All panels contain bands (curves with intervals) with the same labels, and a label has the same colour in all
+    panels.
 
     Args:
         panels: Title of each panel -> its bands, with the same labels in the same order. Bands without points are not
@@ -253,8 +255,9 @@ def _dress(axes: Axes, x_label: str, y_label: str, title: str | None, options: A
 
 
 def _limit_to_curves(axes: Axes, bands: Sequence[Band]) -> None:
-    """Limits a figure's axes so that single outliers do not flatten the curves; a note in the figure mentions the
-    outliers. Limits that the user set do not change.
+    """Limits a figure's axes so that single outliers do not flatten the curves.
+
+    A note in the figure mentions the outliers. Limits that the user set do not change.
     """
     curves = _curves_in.setdefault(axes, [])
     curves += [curve.y for band in bands for curve in band.curves]

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 
 def recomputed_iteration(path: Any, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()) -> Any:
-    """Converts ``"RUN@35"``, iteration 35 of the run in folder ``RUN``, to the path of its checkpoint. A missing
-    checkpoint is recomputed and stored. Other paths, and paths whose folder does not exist, are returned unchanged.
+    """Converts ``"RUN@35"`` to the path of a checkpoint: iteration 35 of the run in the folder ``RUN``.
+
+    A missing checkpoint is recomputed and stored. Other paths, and paths whose folder does not exist, are returned
+    unchanged.
 
     Args:
         path: Argument of `Algorithm.from_checkpoint`.

@@ -59,9 +59,10 @@ class Halving:
 
     @property
     def rungs(self) -> list[float]:
-        """Times at which successive halving compares runs and ends the worst: all
-        ``grace_period * reduction_factor**k`` below `max_t`, for k = 0, 1, ... If runs do not end at `max_t`
-        (``stop_last_trials=False``), a time equal to `max_t` is also included.
+        """Times at which successive halving compares runs and ends the worst.
+
+        These are all ``grace_period * reduction_factor**k`` below `max_t`, for k = 0, 1, ... If runs do not end at
+        `max_t` (``stop_last_trials=False``), a time equal to `max_t` is also included.
         """
         found, rung = [], self.grace_period
         while rung < self.max_t or (rung == self.max_t and not self.stop_last_trials):
@@ -80,8 +81,9 @@ class Halving:
 
 
 def survivors(scores: np.ndarray, groups: Sequence[int], reduction_factor: float) -> list[int]:
-    """Selects the runs that continue after a rung (a comparison of successive halving). The runs of a group, such as
-    all seeds of one combination of settings, continue or end together. Of n groups, the
+    """Selects the runs that continue after a rung (a comparison of successive halving).
+
+    The runs of a group, such as all seeds of one combination of settings, continue or end together. Of n groups, the
     ``1 + floor((n - 1) / reduction_factor)`` groups with the highest mean scores continue, and also each group with the
     same mean score as the last of them.
 

@@ -390,8 +390,9 @@ class History:
 
 
 def _note_changes(settings: dict[str, list[tuple[int, float]]], config: Any, row: int) -> None:
-    """Compares the numeric settings in the config of an iteration with the settings of the previous iteration. If a
-    setting is new, has another value or is missing (value NaN), adds ``(row, value)`` to the setting's list in
+    """Records in `settings` which numeric settings of the config have changed since the previous iteration.
+
+    If a setting is new, has another value or is missing (value NaN), adds ``(row, value)`` to the setting's list in
     `settings`. `row` is the iteration's row in the table.
     """
     found: dict[str, float] = {}

@@ -68,8 +68,10 @@ class Lineage:
 
     @property
     def present(self) -> list[dict[str, Any]]:
-        """Present settings of each member of the population: the settings of the copy that last replaced the member, or
-        the member's first settings if no copy has replaced it.
+        """Present settings of each member of the population.
+
+        These are the settings of the copy that last replaced the member, or the member's first settings if no copy has
+        replaced the member.
         """
         settings = [dict(own) for own in self.first]
         for one in self.copies:
@@ -77,8 +79,8 @@ class Lineage:
         return settings
 
     def ancestors(self, member: int) -> list[tuple[int, int]]:
-        """Lists the members of the population whose training led to the present state of `member`, traced back over all
-        copies. With each member, returns the iteration from which its training led to this state.
+        """Lists the population members whose training led to the present state of `member`, traced back over all
+        copies.
 
         Args:
             member: Index of the member.
@@ -95,8 +97,9 @@ class Lineage:
         return [(1, place), *reversed(found)]
 
     def schedule(self, member: int, name: str) -> list[tuple[int, Any]]:
-        """Lists ``(first iteration, value)`` for the values that a setting had in the training that led to a member's
-        present state. If copies replaced the member, this training includes the training of the copied members.
+        """Lists the values that a setting had in the training that led to a member's present state.
+
+        If copies replaced the member, this training includes the training of the copied members.
 
         Args:
             member: Index of the member.

@@ -48,9 +48,10 @@ class LongIterations:
 
     @contextlib.contextmanager
     def around(self, iteration: int) -> Iterator[None]:
-        """Context manager around a training iteration. If the iteration takes at least `SECONDS`, a background thread
-        prints to the terminal that the iteration is compiling, or that it is running. Each of these two lines is
-        printed only once.
+        """Context manager that prints a line to the terminal if the enclosed training iteration takes long.
+
+        If the iteration takes at least `SECONDS`, a background thread prints that the iteration is compiling, or that
+        it is running. Each of these two lines is printed only once.
 
         Args:
             iteration: Number of the iteration, from 1.

@@ -96,8 +96,10 @@ def machine_differences(origin: Mapping[str, Any], devices: Sequence[Device] | N
 
 
 def _text(value: Any, other: Any) -> str:
-    """Formats a fact about a machine as text. If it is a list or a dict, the text has only the items that differ from
-    `other`, the same fact about another machine.
+    """Formats a fact about a machine as text.
+
+    If the fact is a list or a dict, the text has only the items that differ from `other`, the same fact about another
+    machine.
     """
     if isinstance(value, list):
         return " ".join(item for item in value if item not in other) or "fewer"

@@ -73,9 +73,11 @@ class MemberHistory:
         self._cells[f"{SETTINGS}{name}"] = [values_at(int(num_env_steps)) for num_env_steps in starts]
 
     def leave_out(self, members: Sequence[int]) -> None:
-        """For each given member, sets the values in the iterations after the member's last one to NaN, because the
-        member did not train in these iterations. Metrics with one common value for all members are unchanged. Call this
-        before the members train again: otherwise, the table would later show these values as results of training.
+        """Sets the values of the given members to NaN in iterations in which these members did not train.
+
+        These are the iterations after a member's last iteration. Metrics with one common value for all members are
+        unchanged. Call this before the members train again: otherwise, the table would later show these values as
+        results of training.
         """
         for member in members:
             for column in self._cells.values():
@@ -119,8 +121,10 @@ class MemberHistory:
         return self._column(name)
 
     def cell(self, name: str, row: int) -> np.ndarray:
-        """Returns the values of a metric for all M members of the population in one iteration, ``float64[M]``; NaN for
-        members that ended before the iteration, and for a metric that was not reported.
+        """Returns the values of a metric for all members of the population in one iteration.
+
+        The result is ``float64[M]`` for M members. The values are NaN for members that ended before the iteration, and
+        for a metric that was not reported.
 
         Args:
             name: Name of the number.
@@ -251,8 +255,9 @@ class MemberHistory:
 
 
 def _history_of(columns: Mapping[str, np.ndarray], length: int) -> History:
-    """Builds the history (table of metrics, one row per iteration) of one member of a population. Each array in
-    `columns` has the member's values of one metric in iterations 1 to `length`.
+    """Builds the history (table of metrics, one row per iteration) of one member of a population.
+
+    Each array in `columns` has the member's values of one metric in iterations 1 to `length`.
     """
     history = History()
     cells = np.array(list(columns.values()), np.float64).reshape(len(columns), length)

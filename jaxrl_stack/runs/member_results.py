@@ -94,8 +94,7 @@ def _scalar(value: Any, index: int) -> Any:
 
 
 def population_numbers(members: MemberResults, is_live: np.ndarray, key: str = RETURN) -> dict[str, Any]:
-    """Statistics of one metric over the live members: median, IQM, best and worst value, and the index of the best
-    member. The dict also contains the number of all members and the number of live members.
+    """Statistics of one metric over the live members of a population, such as the median and the best value.
 
     Args:
         members: Results of the members.

@@ -47,8 +47,10 @@ def read_origin(directory: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def how_it_ended(reason: StopReason | None) -> dict[str, Any]:
-    """Returns the entry ``stopped`` of a run's ``run.json``: the reason why the run ended, and whether it reached its
-    goal. Returns {} if the run has not ended.
+    """Returns the entry ``stopped`` of a run's ``run.json``, which describes the end of the run.
+
+    The entry contains the reason why the run ended, and whether the run reached its goal. Returns {} if the run has not
+    ended.
     """
     return {} if reason is None else {"stopped": {"reason": str(reason), "is_goal": reason.is_goal}}
 

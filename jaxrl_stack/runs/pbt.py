@@ -18,7 +18,9 @@ from jaxrl_stack.runs.search_space import finite_ends, is_sampled, sample
 @dataclasses.dataclass(frozen=True)
 class PBT:
     """Settings of population-based training, which replaces the worst members by copies of the best members with
-    changed settings. The attributes correspond to the arguments of Ray Tune's ``PopulationBasedTraining``.
+    changed settings.
+
+    The attributes correspond to the arguments of Ray Tune's ``PopulationBasedTraining``.
 
     Attributes:
         mutations: Name of a setting -> list of values, search space, or function without arguments that returns a
@@ -58,8 +60,10 @@ class PBT:
 
 
 class Quantiles(NamedTuple):
-    """Indices of the worst members (`lower`) and of the best members (`upper`). Both lists are in ascending order of
-    the scores; in `lower`, diverged members and then members without a score come first.
+    """Indices of the worst members (`lower`) and of the best members (`upper`) of a population.
+
+    Both lists are in ascending order of the scores; in `lower`, diverged members and then members without a score come
+    first.
     """
 
     lower: list[int]
@@ -67,8 +71,10 @@ class Quantiles(NamedTuple):
 
 
 def quantiles(scores: np.ndarray, fraction: float, diverged: Sequence[int] = ()) -> Quantiles:
-    """Selects the members to replace, and the members whose copies replace them. Diverged members and the members with
-    the lowest scores are replaced; the members with the highest scores are copied. Returns the indices of both groups.
+    """Selects the population members to replace, and the members whose copies replace them.
+
+    Diverged members and the members with the lowest scores are replaced; the members with the highest scores are
+    copied. Returns the indices of both groups.
 
     Without diverged members these are the sets of Tune: ``ceil(M * fraction)`` members each, at most half.
 
@@ -103,9 +109,10 @@ class Explored(NamedTuple):
 def explore(
     pbt: PBT, settings: Mapping[str, Any], rng: np.random.Generator, is_valid: Callable[[str, Any], bool]
 ) -> Explored:
-    """Chooses the settings of a member that becomes a copy of another member: resamples or perturbs each setting in
-    `PBT.mutations`. The new values have the same distribution as in the explore step of Ray Tune's
-    ``PopulationBasedTraining``.
+    """Chooses the settings of a member that becomes a copy of another member.
+
+    Resamples or perturbs each setting in `PBT.mutations`. The new values have the same distribution as in the explore
+    step of Ray Tune's ``PopulationBasedTraining``.
 
     Lists: a new draw with `PBT.resample_probability` or if the list lacks the value, else a shift to a neighbour.
     Others: a new draw with that probability, else the product with one of `PBT.perturbation_factors`. Integers are
@@ -167,8 +174,9 @@ def _as_type(old: Any, new: Any) -> Any:
 
 
 def _nearest(space: Any, old: Any, new: Any) -> Any:
-    """Replaces a new value that the config does not accept: clips it to the bounds of the setting's search space, or
-    returns the old value if the search space has no bounds.
+    """Replaces a setting's new value, which the config does not accept, by the nearest value in the search space.
+
+    Clips the new value to the bounds of the search space. If the search space has no bounds, returns the old value.
     """
     ends = finite_ends(space)
     return min(max(new, ends[0]), ends[1]) if len(ends) == 2 else old

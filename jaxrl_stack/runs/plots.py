@@ -1,5 +1,6 @@
-"""Curves of runs, drawn as figures or as text, and tables of final performance. The runs are read from folders that
-this package, RLlib or Ray Tune wrote.
+"""Curves of runs, drawn as figures or as text, and tables of final performance.
+
+The runs are read from folders that this package, RLlib or Ray Tune wrote.
 """
 
 from __future__ import annotations
@@ -71,9 +72,10 @@ def bands_of(
 def bands_by_agent(
     runs: Sequence[Run], key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
 ) -> list[Band]:
-    """Aggregates runs to bands (curves with intervals), one for each group of runs that differ only in their seed. If
-    all runs form one group with several agents, the mean return of each agent (of each policy, if there are more than 8
-    agents) gets a band, and the sum of all agents' returns gets a thin band.
+    """Aggregates runs to bands (curves with intervals), one for each group of runs that differ only in their seed.
+
+    If all runs form one group with several agents, the mean return of each agent (of each policy, if there are more
+    than 8 agents) gets a band, and the sum of all agents' returns gets a thin band.
 
     Args:
         runs, key, x, aggregate, band: See `bands_of`, also for errors. Keys other than a mean return have one band for
@@ -90,9 +92,11 @@ def bands_by_agent(
 
 
 def _curves(runs: Sequence[Run], key: str, x: str) -> list[Curve]:
-    """Creates the curve of each run. The curve of a diverged run is extended with its last value to the end of the
-    longest run. The curve of a fork (a run that continues another run, its parent) begins with the parent's point at
-    the iteration after which the fork begins.
+    """Creates the curve of each run.
+
+    The curve of a diverged run is extended with its last value to the end of the longest run. The curve of a fork (a
+    run that continues another run, its parent) begins with the parent's point at the iteration after which the fork
+    begins.
 
     Raises:
         KeyError: If a run has no such number, unless it diverged before it had one.

@@ -62,9 +62,10 @@ class Silence:
         """Called after every iteration, so that a display can show the result; does nothing in this base class."""
 
     def waiting(self, line: str) -> None:
-        """Called with each line of text about actors that do not start yet, for example because they wait for Ray
-        resources. A display can show the line; this base class does nothing. The caller is the thread that waits for
-        the actors.
+        """Called with each line of text about actors that do not start yet.
+
+        The actors may wait for Ray resources, for example. A display can show the line; this base class does nothing.
+        The caller is the thread that waits for the actors.
         """
 
     def stopping(self) -> None:
@@ -111,8 +112,10 @@ class PlainLines(Silence):
 
 
 def seconds_between_lines(elapsed: float) -> float:
-    """Seconds between two printed lines of a run without a live display: 5 % of the `elapsed` seconds since the start,
-    at least 2 s and at most 10 minutes. A run of a day prints about 260 lines.
+    """Seconds between two printed lines of a run without a live display.
+
+    This is 5 % of the `elapsed` seconds since the start, at least 2 s and at most 10 minutes. A run of a day prints
+    about 260 lines.
     """
     return min(max(2.0, 0.05 * elapsed), 600.0)
 
@@ -178,8 +181,10 @@ class LiveDisplay(Silence):
 
 
 def _sparklines(history: History) -> list[Text]:
-    """Curve of the mean return, drawn as one line of characters. With several agents, one line for each agent (or
-    policy, if there are many agents), and a dim line for the sum of the agents' returns.
+    """Curve of the mean return, drawn as one line of characters.
+
+    With several agents, the result has one line for each agent (or policy, if there are many agents), and a dim line
+    for the sum of the agents' returns.
     """
     parts = columns_of_agents(history.columns)
     if not parts:

@@ -168,8 +168,9 @@ class GameResults:
         return formatted_table(header, rows, format, notes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns players, wins, draws, win rates and Elo ratings with 95 % intervals as a dict of lists. A win rate is
-        None if the two players have played no game against each other.
+        """Returns players, wins, draws, win rates and Elo ratings with 95 % intervals as a dict of lists.
+
+        A win rate is None if the two players have played no game against each other.
         """
         low, high = self.elo_intervals()
         rates = [[None if np.isnan(rate) else rate for rate in row] for row in self.win_rates().tolist()]

@@ -194,8 +194,10 @@ def _small_figures(runs: Sequence[Run], x: str, aggregate: str) -> str:
 
 
 def _keys(history: History) -> Iterator[str]:
-    """Yields the names of the metrics in a run's history that a report draws as small figures: metrics of the whole
-    run, and metrics of each module, such as losses.
+    """Yields the names of the metrics that a report draws as small figures.
+
+    These are metrics of the whole run, and metrics of each module, such as losses. Yields only metrics in the run's
+    history.
     """
     yield from (key for key in _CURVES if key in history)
     names = [key.split("/") for key in history.columns if key.startswith("learners/")]
@@ -222,8 +224,9 @@ def _figure(runs: Sequence[Run], key: str, x: str, aggregate: str, *, role: str,
 
 
 def _findings(runs: Sequence[Run]) -> str:
-    """Formats the problems and hints that `diagnoses` finds in the runs as an HTML list. If several runs have the same
-    finding, it appears once, with the text of the first run.
+    """Formats the problems and hints that `diagnoses` finds in the runs as an HTML list.
+
+    If several runs have the same finding, it appears once, with the text of the first run.
     """
     by_title: dict[str, list[Finding]] = {}
     for run in runs:

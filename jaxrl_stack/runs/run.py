@@ -118,8 +118,10 @@ class Run:
     def inspect(
         self, iteration: int, *, num_rows: int = 20, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()
     ) -> Inspection:
-        """Recomputes an iteration of the run, bit for bit. Returns an `Inspection` with the iteration's minibatches and
-        episodes, and with the rows (samples) of each minibatch that have the largest losses.
+        """Recomputes an iteration of the run, bit for bit, and returns an `Inspection` of this iteration.
+
+        The `Inspection` contains the iteration's minibatches and episodes, and the rows (samples) of each minibatch
+        that have the largest losses.
 
         Args:
             iteration: Number of the iteration, from 1.
@@ -226,8 +228,9 @@ def as_runs(runs: Runs) -> list[Run]:
 
 
 def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Groups of runs that differ only in their seed. A fork (a run that continues another run) is grouped only with
-    forks that begin at the same iteration.
+    """Groups of runs that differ only in their seed.
+
+    A fork (a run that continues another run) is grouped only with forks that begin at the same iteration.
 
     Args:
         runs: From `find_runs`.
@@ -259,17 +262,20 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def common_title(runs: Sequence[Run]) -> str | None:
-    """Title of a figure, such as "PPO on CartPole-v1": the algorithm and environment that all runs have in common. The
-    labels of the curves then omit them. Returns None in two cases: the runs differ in algorithm or environment, or all
-    runs form one group (they differ only in their seed), whose label contains the algorithm and environment.
+    """Title of a figure: the algorithm and environment that all runs have in common, such as "PPO on CartPole-v1".
+
+    The labels of the curves then omit the algorithm and environment. Returns None in two cases: the runs differ in
+    algorithm or environment, or all runs form one group (they differ only in their seed), whose label contains the
+    algorithm and environment.
     """
     titles = {run.title for run in runs}
     return titles.pop() if len(titles) == 1 and len(_alike(runs)) > 1 else None
 
 
 def _alike(runs: Sequence[Run]) -> list[list[Run]]:
-    """Groups runs with equal settings, ignoring seeds, paths and other settings that do not affect training. A fork (a
-    run that continues another run) is grouped only with forks that begin at the same iteration.
+    """Groups runs with equal settings, ignoring seeds, paths and other settings that do not affect training.
+
+    A fork (a run that continues another run) is grouped only with forks that begin at the same iteration.
     """
     groups: dict[str, list[Run]] = {}
     for number, run in enumerate(runs):
@@ -289,10 +295,11 @@ def _forked_at(run: Run) -> int | None:
 
 
 def _short_titles(firsts: Sequence[Run]) -> dict[str, str]:
-    """Maps each title, such as "PPO on CartPole-v1", to a short form that is still distinct. If all environments are
-    equal, the short form is the algorithm; if all algorithms are equal, the environment. Otherwise, or if an algorithm
-    or environment is unknown, it is the whole title. If all groups of runs have the same title, the short form is ""; a
-    single group keeps its title.
+    """Maps each title, such as "PPO on CartPole-v1", to a short form that is still distinct.
+
+    If all environments are equal, the short form is the algorithm; if all algorithms are equal, the environment.
+    Otherwise, or if an algorithm or environment is unknown, the short form is the whole title. If all groups of runs
+    have the same title, the short form is ""; a single group keeps its title.
 
     Args:
         firsts: First run of each group.
@@ -354,8 +361,10 @@ def folder_of(name: str, directory: str | os.PathLike[str]) -> Path:
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
-    """Returns run names that give distinct folders. If several of the given names would have the same folder, appends
-    to each of these names its index in `names`; other names are unchanged.
+    """Returns run names that give distinct folders.
+
+    If several of the given names would have the same folder, appends to each of these names its index in `names`; other
+    names are unchanged.
 
     Names truncate long values, so different settings may have the same name.
     """

@@ -56,8 +56,9 @@ class Trained(NamedTuple):
 
 
 class Scores:
-    """Reader of the numbers on which a scheduler bases its decisions about the members of a population: the members'
-    scores (values of ``metric``), and the times of iterations (values of ``time_attr``).
+    """Reader of the numbers on which a scheduler bases its decisions about the members of a population.
+
+    These are the members' scores (values of ``metric``), and the times of iterations (values of ``time_attr``).
 
     Args:
         population: The population.
@@ -81,15 +82,18 @@ class Scores:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last iteration can have scores: False if scores come from evaluations and the iteration had no
-        evaluation, else True. The score of a member may still be NaN, for example before an episode has ended.
+        """Whether the last iteration can have scores.
+
+        False if scores come from evaluations and the iteration had no evaluation, else True. The score of a member may
+        still be NaN, for example before an episode has ended.
         """
         return self._population.iteration % self._interval == 0
 
     def times(self) -> list[tuple[float, bool]]:
-        """Lists a pair ``(time, has_scores)`` for each iteration so far. `time` is the largest value of the scheduler's
-        ``time_attr`` over all members of the population after the iteration. `has_scores` is False if scores come from
-        evaluations and the iteration had no evaluation, else True.
+        """Lists a pair ``(time, has_scores)`` for each iteration so far.
+
+        `time` is the largest value of the scheduler's ``time_attr`` over all members of the population after the
+        iteration. `has_scores` is False if scores come from evaluations and the iteration had no evaluation, else True.
         """
         history = self._population.history
         if not len(history):
@@ -105,8 +109,10 @@ class Scores:
         return float(np.nanmax(self._last(self._schedule.time_attr)))
 
     def decidable_times(self) -> list[float]:
-        """Lists the times (see `times`) of the iterations after which a scheduler can decide. In these iterations,
-        every member has a score, except members that ended before the iteration or diverged in it.
+        """Lists the times of the iterations after which a scheduler can decide.
+
+        `times` defines these times. In these iterations, every member has a score, except members that ended before the
+        iteration or diverged in it.
         """
         history, times = self._population.history, self.times()
         if not times:
@@ -329,9 +335,11 @@ def train_scheduled(
 
 
 def deciding(decider: Exploiter | Halver | None, wave: Wave) -> Callable[[str], None]:
-    """Creates the callback for ``learn(after_iteration=)`` of runs that train together. After each iteration, the
-    callback lets the scheduler `decider` end or replace runs, unless `decider` is None. Then it saves a checkpoint of
-    the runs if one is due. If training ends for a reason other than Ctrl-C, the callback does nothing.
+    """Creates the callback for ``learn(after_iteration=)`` of runs that train together.
+
+    After each iteration, the callback lets the scheduler `decider` end or replace runs, unless `decider` is None. Then
+    it saves a checkpoint of the runs if one is due. If training ends for a reason other than Ctrl-C, the callback does
+    nothing.
     """
 
     def after_iteration(reason: str) -> None:
@@ -344,8 +352,10 @@ def deciding(decider: Exploiter | Halver | None, wave: Wave) -> Callable[[str], 
 
 
 def _written(run: Run, asked_for: Path) -> Run:
-    """Writes a run's files into the folder `asked_for`. If `asked_for` contains another run, writes them into
-    ``<asked_for>_2``, and so on. Returns a copy of the run whose `folder` is the folder with the files.
+    """Writes a run's files into the folder `asked_for`.
+
+    If `asked_for` contains another run, writes them into ``<asked_for>_2``, and so on. Returns a copy of the run whose
+    `folder` is the folder with the files.
     """
     path = free_directory(asked_for)
     write_run(run, path)
@@ -460,8 +470,10 @@ class Exploiter:
         self._write()
 
     def _note(self, time: float, *, is_complete: bool) -> bool:
-        """Returns True if population-based training perturbs members at `time`: if a perturbation is due and the
-        iteration has scores (`is_complete`). In this case, stores `time` as the time of the last perturbation.
+        """Returns True if population-based training perturbs members at `time`.
+
+        This is the case if a perturbation is due and the iteration has scores (`is_complete`). If True, stores `time`
+        as the time of the last perturbation.
         """
         is_due = is_complete and self._pbt.is_due(time, self._last)
         if is_due:

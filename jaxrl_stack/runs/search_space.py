@@ -117,8 +117,10 @@ def finite_ends(space: Any) -> list[Any]:
 
 
 def example_values(space: Any) -> list[Any]:
-    """Values for validating a setting over its whole search space: all choices, or a value at or just inside each
-    finite bound. [] if the space has neither choices nor finite bounds.
+    """Values for validating a setting over its whole search space.
+
+    These are all choices, or a value at or just inside each finite bound. [] if the space has neither choices nor
+    finite bounds.
     """
     categories = getattr(space, "categories", None)
     if categories is not None:

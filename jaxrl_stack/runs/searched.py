@@ -1,6 +1,8 @@
-"""Sweep in which a searcher suggests combinations of settings in waves: all combinations of a wave are trained before
-the searcher suggests the next wave. The search ends if the searcher has no more suggestions, or if the number of
-samples or the budget is reached. If the sweep has a budget, it then trains the best combinations again with new seeds.
+"""Sweep in which a searcher suggests combinations of settings in waves.
+
+All combinations of a wave are trained before the searcher suggests the next wave. The search ends if the searcher has
+no more suggestions, or if the number of samples or the budget is reached. If the sweep has a budget, it then trains the
+best combinations again with new seeds.
 """
 
 from __future__ import annotations
@@ -106,8 +108,10 @@ class Searched(NamedTuple):
 
 
 def default_halving(until: Until, objective: Objective) -> Halving | None:
-    """Default successive halving for a goal in iterations or env steps: at 1/16 and at 1/4 of the goal, about the best
-    quarter of the runs continues. None for other goals, and for goals below 4.
+    """Default successive halving for a goal in iterations or env steps.
+
+    At 1/16 and at 1/4 of the goal, about the best quarter of the runs continues. None for other goals, and for goals
+    below 4.
 
     The first rung is iteration 2 or later: in iteration 1, combinations with the same seed act alike.
     """
@@ -201,8 +205,9 @@ def _joined(waves: Sequence[Trained]) -> Trained:
 
 
 def _score(trained: Trained, place: int, search: Search) -> float:
-    """Final value of the searcher's metric for a combination of settings: aggregated over the combination's runs,
-    without runs that diverged or lack a finite value of the metric. NaN if no run remains, for example because no
+    """Final value of the searcher's metric for a combination of settings, aggregated over the combination's runs.
+
+    Runs that diverged or lack a finite value of the metric are left out. NaN if no run remains, for example because no
     episode ended.
     """
     runs = [run for run in trained.runs_of(place) if _has_score(run, search)]
@@ -233,9 +238,11 @@ def _require_scores(trained: Trained, search: Search) -> None:
 
 
 def _best(trained: Trained, search: Search) -> list[int]:
-    """Ranks the distinct combinations of settings by their final metric, best first. With successive halving,
-    combinations whose longest run has more iterations come first, and the metric ranks combinations with equally long
-    runs. Returns the indices of the combinations; combinations without a metric are omitted.
+    """Ranks the distinct combinations of settings by their final metric, best first.
+
+    With successive halving, combinations whose longest run has more iterations come first, and the metric ranks
+    combinations with equally long runs. Returns the indices of the combinations; combinations without a metric are
+    omitted.
     """
     sign = -1 if search.objective.mode == "max" else 1
     found = []
@@ -254,9 +261,11 @@ def _num_iterations(trained: Trained, place: int) -> int:
 
 
 class Trainer:
-    """Trains the runs of a sweep. The runs of a wave (several combinations of settings) are members of one population,
-    which is restarted with new members for the next wave. With ``one_program=False``, or if the config does not allow a
-    population, the runs are trained one after the other.
+    """Trains the runs of a sweep.
+
+    The runs of a wave (several combinations of settings) are members of one population, which is restarted with new
+    members for the next wave. With ``one_program=False``, or if the config does not allow a population, the runs are
+    trained one after the other.
 
     Args:
         search: Arguments of the sweep.
@@ -286,16 +295,19 @@ class Trainer:
             self.wave_size = min(self.wave_size, search.num_samples)
 
     def base(self, name: str) -> AlgorithmConfig:
-        """Returns a copy of the sweep's config for some of its runs, such as the runs of one wave. If the sweep has a
-        ``results_dir``, the copy's ``results_dir`` is the subfolder `name` of that folder.
+        """Returns a copy of the sweep's config for some of its runs, such as the runs of one wave.
+
+        If the sweep has a ``results_dir``, the copy's ``results_dir`` is the subfolder `name` of that folder.
         """
         directory = self._search.config.results_dir
         own = self._search.config.copy(copy_frozen=False)
         return own if directory is None else own.reporting(results_dir=str(Path(directory, name)))
 
     def expected_steps(self) -> float:
-        """Returns the number of env steps after which a run ends at the latest, computed from the stop criteria of the
-        runs. Returns 0 if it is unknown, for example if a return is the only criterion.
+        """Returns the number of env steps after which a run ends at the latest.
+
+        The number is computed from the stop criteria of the runs. Returns 0 if it is unknown, for example if a return
+        is the only criterion.
         """
         search = self._search
         if callable(search.until):
@@ -382,9 +394,10 @@ class Trainer:
         folder: SeriesFolder,
         runs: dict[int, Run],
     ) -> bool:
-        """Trains the runs with the indices `places` as members of one population, and adds the trained runs to `runs`,
-        ``{index: run}``. If memory is too small for all, trains only the first indices, as many as fit. Returns False
-        after Ctrl-C.
+        """Trains the runs with the indices `places` as members of one population.
+
+        Adds the trained runs to `runs`, ``{index: run}``. If memory is too small for all, trains only the first
+        indices, as many as fit. Returns False after Ctrl-C.
         """
         search, directory = self._search, trials[0].base.results_dir
         own = [trials[place].without_folder() for place in places]
@@ -417,9 +430,10 @@ class Trainer:
         return True
 
     def _started(self, trials: Sequence[Trial]) -> Population:
-        """Returns a population whose members are the given runs. Restarts the population of the previous wave with
-        these runs if it is large enough, else builds a new one. If memory is too small for all runs, the members are
-        only the first runs, as many as fit.
+        """Returns a population whose members are the given runs.
+
+        Restarts the population of the previous wave with these runs if it is large enough, else builds a new one. If
+        memory is too small for all runs, the members are only the first runs, as many as fit.
 
         A new population is built for the largest wave so far, also if an earlier call of `run_sweep` trained that wave.
         Thus, arrays have the same shapes, and sums the same order, as without an interruption. Exception: if the
@@ -460,9 +474,10 @@ class Trainer:
 
 
 class Record:
-    """Record of a sweep's waves (combinations of settings that are trained together): the suggested settings, the
-    seconds and env steps that each wave took, and the state of the searcher. A killed sweep can continue if its
-    record is stored in a folder.
+    """Record of a sweep's waves (combinations of settings that are trained together).
+
+    The record contains the suggested settings, the seconds and env steps that each wave took, and the state of the
+    searcher. A killed sweep can continue if its record is stored in a folder.
 
     The searcher is saved after the suggestions of each wave, before it trains. A call that continues restores the last
     of these states, trains the rest of that wave, and reports its results.
@@ -512,16 +527,20 @@ class Record:
 
     @classmethod
     def of(cls, search: Search) -> Record:
-        """Creates the record of a sweep's waves. If ``results_dir`` and ``checkpoint_seconds`` are set, the record is
-        stored in the folder ``results_dir``, so that a killed sweep can continue. Otherwise, it exists only in memory.
+        """Creates the record of a sweep's waves.
+
+        If ``results_dir`` and ``checkpoint_seconds`` are set, the record is stored in the folder ``results_dir``, so
+        that a killed sweep can continue. Otherwise, it exists only in memory.
         """
         directory = search.config.results_dir
         is_kept = search.checkpoint_seconds is not None and directory is not None
         return cls(search, Path(str(directory)) if is_kept else None)
 
     def next_wave(self, number: int, size: int, expected_steps: Callable[[], float]) -> list[Mapping[str, Any]] | None:
-        """Returns the combinations of settings of wave `number`, which are trained together. If the wave is recorded,
-        returns its recorded combinations, else new ones that the searcher suggests. None if the search has ended.
+        """Returns the combinations of settings that wave `number` of the search trains together.
+
+        If the wave is recorded, returns its recorded combinations, else new combinations that the searcher suggests.
+        Returns None if the search has ended.
 
         Args:
             number: Index of the wave.
@@ -548,8 +567,10 @@ class Record:
         return list(suggested.values())
 
     def _suggested(self, size: int, expected_steps: Callable[[], float]) -> dict[str, Mapping[str, Any]]:
-        """Asks the searcher for the combinations of settings to train next, ``{trial id: settings}``, at most as many
-        as `size` and the budget allow; {} if the search has ended.
+        """Asks the searcher for the combinations of settings to train next.
+
+        Returns ``{trial id: settings}`` with at most as many combinations as `size`, the number of samples and the
+        budget allow; {} if the search has ended.
         """
         search = self._search
         size = min(size, self._room_in_samples(), self._room_in_budget(expected_steps))
@@ -579,9 +600,12 @@ class Record:
         return suggested
 
     def finish_wave(self, number: int, trained: Trained, seconds: float) -> None:
-        """Stores the cost (seconds and env steps) of a wave (combinations of settings that were trained together),
-        unless it is already stored. If no later wave is recorded, also reports the wave's results to the searcher. If a
-        later wave is recorded, the searcher was restored from a later state and already knows these results.
+        """Stores the cost of a wave (combinations of settings trained together), and reports the wave's results to the
+        searcher.
+
+        The cost consists of seconds and env steps; a cost that is already stored does not change. The results are
+        reported only if no later wave is recorded. If a later wave is recorded, the searcher was restored from a later
+        state and already knows these results.
 
         Raises:
             ValueError: If no run of the search so far has a finite value of the searcher's metric, although not all
@@ -608,18 +632,22 @@ class Record:
 
     def _room_in_samples(self) -> int:
         """Returns the number of combinations of settings that the search may still try until it reaches
-        ``num_samples``. If ``num_samples`` is None, returns `WAVE_WITH_HALVING`, the largest size of a wave
-        (combinations that are trained together).
+        ``num_samples``.
+
+        If ``num_samples`` is None, returns `WAVE_WITH_HALVING`, the largest size of a wave (combinations that are
+        trained together).
         """
         if self._search.num_samples is None:
             return WAVE_WITH_HALVING
         return self._search.num_samples - sum(len(wave["settings"]) for wave in self._waves)
 
     def _room_in_budget(self, expected_steps: Callable[[], float]) -> int:
-        """Returns the largest size of the next wave (combinations of settings that are trained together) that the
-        sweep's budget of seconds or env steps allows; at least 1 for the first wave. A part of the budget is reserved
-        to train the best combinations again with new seeds. If the sweep has no budget, returns the largest size of any
-        wave, `WAVE_WITH_HALVING`.
+        """Returns the largest size of the next wave (combinations of settings trained together) that the sweep's budget
+        allows.
+
+        The budget is in seconds or env steps. The size is at least 1 for the first wave. A part of the budget is
+        reserved to train the best combinations again with new seeds. If the sweep has no budget, returns the largest
+        size of any wave, `WAVE_WITH_HALVING`.
         """
         budget, search = self._search.budget, self._search
         if budget is None:

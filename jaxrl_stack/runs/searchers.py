@@ -92,9 +92,10 @@ class RandomSearch:
 def prepared(
     searcher: Any, space: Mapping[str, Any], default: str, where: str, other: Objective | None = None
 ) -> Objective:
-    """Passes the search space, the metric and the mode ("max" or "min") to a searcher. If the searcher has no metric,
-    uses the scheduler's metric and mode; without a scheduler, uses the metric `default`. Returns the metric and the
-    mode as an `Objective`.
+    """Passes the search space, the metric and the mode ("max" or "min") to a searcher.
+
+    If the searcher has no metric, uses the scheduler's metric and mode; without a scheduler, uses the metric `default`.
+    Returns the metric and the mode as an `Objective`.
 
     Args:
         searcher: Object with Ray Tune's `Searcher` interface.

@@ -25,8 +25,9 @@ class SeedRuns(Series):
         return bands_of(self.runs, key, x, aggregate=aggregate, band=band)[0]
 
     def table(self, key: str = RETURN, x: str = STEPS) -> str:
-        """Formats the performance of the runs in the metric `key` as a table for terminals: one row for each seed. If
-        there are several seeds, a last row has their interquartile mean.
+        """Formats the performance of the runs in the metric `key` as a table for terminals.
+
+        The table has one row for each seed. If there are several seeds, a last row has their interquartile mean.
 
         A seed without such a number, for example because no episode has ended, has dashes and does not count.
 

@@ -122,8 +122,10 @@ class Trial:
         return own if self.folder is None else own.reporting(results_dir=self.folder)
 
     def member_config(self) -> AlgorithmConfig:
-        """Unfrozen copy of the run's config, for a member of a population. The copy's ``results_dir`` is the common
-        folder of all runs instead of this run's folder, because the population writes the folders of all members.
+        """Unfrozen copy of the run's config, for a member of a population.
+
+        The copy's ``results_dir`` is the common folder of all runs instead of this run's folder, because the population
+        writes the folders of all members.
         """
         return self.base.with_settings(self.settings).debugging(seed=self.seed)
 
@@ -277,8 +279,10 @@ def train_all(
 def _together(
     trials: Sequence[Trial], groups: Sequence[Sequence[int]], until: Until, folder: SeriesFolder, *, progress: bool
 ) -> Series:
-    """Trains groups of planned runs, one group after the other. The runs of a group are members of one population. If
-    they do not all fit into memory, parts of the group are trained one after the other.
+    """Trains groups of planned runs, one group after the other.
+
+    The runs of a group are members of one population. If these runs do not all fit into memory, parts of the group are
+    trained one after the other.
     """
     runs = folder.finished()
     defaults: Mapping[str, Any] = known_defaults(trials[0])
@@ -299,8 +303,9 @@ def _as_population(
     *,
     progress: bool,
 ) -> tuple[bool, Mapping[str, Any]]:
-    """Trains a group of planned runs as one population. If memory is too small for all, trains parts of the group one
-    after the other with the same compiled program.
+    """Trains a group of planned runs as one population.
+
+    If memory is too small for all, trains parts of the group one after the other with the same compiled program.
 
     If the folder has a checkpoint of some trials, only these are trained.
 
@@ -436,8 +441,10 @@ def series_of(
 
 
 def _groups(configs: Sequence[Any], are_alike: Callable[[Any, Any], bool]) -> list[list[int]]:
-    """Divides configs into groups, and returns the indices of each group's configs. A config joins the first group for
-    which ``are_alike(config, first config of the group)`` is True, or else begins a new group.
+    """Divides configs into groups, and returns the indices of each group's configs.
+
+    A config joins the first group for which ``are_alike(config, first config of the group)`` is True, or else begins a
+    new group.
     """
     groups: list[list[int]] = []
     for place, config in enumerate(configs):

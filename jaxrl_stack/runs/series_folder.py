@@ -123,8 +123,10 @@ class SeriesFolder:
         return {} if self.path is None else {place: run for place, (run, _) in finished_runs(self.path).items()}
 
     def begun(self, places: Sequence[int]) -> list[int]:
-        """Finds the first unfinished wave (runs trained together) that has a checkpoint and contains only runs in
-        `places`. Returns the indices of its runs; [] without such a wave.
+        """Finds the first unfinished wave (runs trained together) that has a checkpoint, and returns the indices of its
+        runs.
+
+        Considers only waves that contain only runs in `places`. Returns [] without such a wave.
         """
         return next((wave["places"] for wave in self._saved_waves() if set(wave["places"]) <= set(places)), [])
 
@@ -192,9 +194,11 @@ class Wave:
         self.is_restored = self.is_trained = False
 
     def begin(self) -> None:
-        """Starts or continues a wave (runs trained together). If the folder of the series has a checkpoint of the wave,
-        restores the algorithm or population from it. Otherwise, writes the indices and folders of the wave's runs to a
-        file in the folder of the series. Does nothing if the series has no folder.
+        """Starts or continues a wave (runs trained together).
+
+        If the folder of the series has a checkpoint of the wave, restores the algorithm or population from it.
+        Otherwise, writes the indices and folders of the wave's runs to a file in the folder of the series. Does nothing
+        if the series has no folder.
         """
         if self._folder.path is None:
             return
@@ -209,9 +213,10 @@ class Wave:
             self._note()
 
     def save_if_due(self, reason: str) -> None:
-        """Saves a checkpoint of the wave (runs trained together) in two cases: training continues and
-        ``checkpoint_seconds`` have passed since the previous checkpoint or the start of the wave; or Ctrl-C ends
-        training. Call it after each iteration.
+        """Saves a checkpoint of the wave (runs trained together) if it is due; call this after each iteration.
+
+        The checkpoint is due in two cases: training continues and ``checkpoint_seconds`` have passed since the previous
+        checkpoint or the start of the wave; or Ctrl-C ends training.
 
         Args:
             reason: Reason why training ends, in words. Empty if it continues.
@@ -277,8 +282,9 @@ class Wave:
 
 
 def schedule_text(schedule: Any) -> str:
-    """Formats a scheduler's arguments as text, with the bounds of search spaces. When a series or search
-    continues from its folder, this text is compared with the stored text.
+    """Formats a scheduler's arguments as text, with the bounds of search spaces.
+
+    When a series or search continues from its folder, this text is compared with the stored text.
     """
     given = {field.name: getattr(schedule, field.name) for field in dataclasses.fields(schedule)}
     return f"{type(schedule).__name__}({', '.join(f'{name}={argument_text(one)}' for name, one in given.items())})"

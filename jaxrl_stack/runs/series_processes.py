@@ -81,8 +81,10 @@ def _train_one(
 
 
 def run_call(path: str, parent: str) -> None:
-    """Loads a function call, which trains a run, from a file that `_written` wrote, and executes the call. If the
-    parent process ends, for example by ``kill -9``, the training is interrupted as by Ctrl-C, and saves a checkpoint.
+    """Loads a function call, which trains a run, from a file, and executes the call.
+
+    `_written` wrote the file. If the parent process ends, for example by ``kill -9``, the training is interrupted as by
+    Ctrl-C, and saves a checkpoint.
 
     Args:
         path: File of the call.
@@ -93,8 +95,9 @@ def run_call(path: str, parent: str) -> None:
 
 
 def _interrupt_without(parent: int) -> None:
-    """Waits until the parent process has ended, then interrupts the main thread, as Ctrl-C does. The training in the
-    main thread then saves a checkpoint, and the process exits.
+    """Waits until the parent process has ended, then interrupts the main thread, as Ctrl-C does.
+
+    The training in the main thread then saves a checkpoint, and the process exits.
     """
     # Processes in the background ignore SIGINT, except while they train.
     while os.getppid() == parent or not callable(signal.getsignal(signal.SIGINT)):

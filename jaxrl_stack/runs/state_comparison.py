@@ -63,8 +63,9 @@ def leaves_of(state: Any, path: str = "") -> dict[str, Any]:
 
 
 def compared_leaves(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Selects the leaves of an algorithm's state that determine the rest of the run, to compare two states. Other
-    leaves, such as metrics and durations, are left out. Returns ``{path: leaf}``.
+    """Selects the leaves of an algorithm's state that determine the rest of the run, to compare two states.
+
+    Other leaves, such as metrics and durations, are left out. Returns ``{path: leaf}``.
 
     Args:
         state: Result of `Algorithm.get_state`.

@@ -70,9 +70,10 @@ class RunStatistics:
 
     @property
     def steps_per_second(self) -> float:
-        """Environment steps per second, averaged over the last n iterations. n is the smallest number for which these
-        iterations took more than five seconds together; in a shorter run, all iterations count. The time for
-        compilation does not count.
+        """Environment steps per second, averaged over the last n iterations.
+
+        n is the smallest number for which the last n iterations took more than five seconds together; in a shorter run,
+        all iterations count. The time for compilation does not count.
         """
         return sum(steps for steps, _ in self._recent) / max(self._recent_seconds, 1e-9)
 
@@ -99,8 +100,10 @@ def return_text(value: float) -> str:
 
 
 def returns_text(statistics: RunStatistics) -> str:
-    """Formats the mean return of the last episodes. If the run has several agents, the mean return of each agent (or
-    of each policy if there are many agents) follows in brackets: "3.0 (a: 1.0, b: 2.0)".
+    """Formats the mean return of the last episodes.
+
+    If the run has several agents, the mean return of each agent (or of each policy if there are many agents) follows in
+    brackets: "3.0 (a: 1.0, b: 2.0)".
     """
     parts = ", ".join(f"{name}: {return_text(value)}" for name, value in statistics.agent_returns.items())
     return return_text(statistics.episode_return) + (f" ({parts})" if parts else "")

@@ -181,9 +181,11 @@ class StopCriteria:
             )
 
     def check_names(self, known: Mapping[str, Any] | None) -> None:
-        """Checks, before the first iteration, that `known`, an example of a result, has a number for each metric that
-        the criteria read. Metrics of timers and replay buffers are not checked, because the example does not contain
-        them. If `known` is None, checks nothing.
+        """Checks, before the first iteration, that an example result has a number for each metric that the criteria
+        read.
+
+        The example is `known`. Metrics of timers and replay buffers are not checked, because the example does not
+        contain them. If `known` is None, checks nothing.
 
         Args:
             known: A result with all numbers, except timers and replay buffers, which only a run has; None if unknown.
@@ -246,8 +248,10 @@ class StopCriteria:
         return StopReason(f"{plateau}, since {self._best[0]:g}", is_goal=False)
 
     def _check(self, result: Mapping[str, Any], targets: Mapping[str, Any]) -> StopReason | None:
-        """Returns a sentence about the first target that the result reaches, or None if it reaches none. Raises
-        StopError if a metric is missing or not a number.
+        """Returns a sentence about the first target that the result reaches, or None if it reaches none.
+
+        Raises:
+            StopError: If a metric is missing or not a number.
         """
         reached = None
         for path, target in targets.items():
@@ -289,10 +293,11 @@ class StopCriteria:
         return (min(remaining) if remaining else None), len(remaining) < num_criteria
 
     def fraction(self, result: Mapping[str, Any], before: Mapping[str, float] | None = None) -> float | None:
-        """Finished fraction of the run, at most 1. It is computed from the targets of metrics that grow steadily, such
-        as env steps; None if no such metric has a target. The fraction of a metric is its growth since the start of the
-        run, divided by the growth from the start to the target; the highest fraction is returned. `before` contains the
-        values of the metrics at the start of the run.
+        """Finished fraction of the run, at most 1, computed from the targets of metrics such as env steps.
+
+        Only metrics that grow steadily count; the result is None if no such metric has a target. The fraction of a
+        metric is its growth since the start of the run, divided by the growth from the start to the target; the highest
+        fraction is returned. `before` contains the values of the metrics at the start of the run.
         """
         done = []
         for path, value in self._foreseeable(result).items():

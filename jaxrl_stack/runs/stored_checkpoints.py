@@ -166,8 +166,10 @@ class StoredCheckpoints:
             of_first_process(lambda: self._complete() or "")
 
     def restored(self, iteration: int) -> None:
-        """Called when the run continues from a restored state. Marks two kinds of checkpoints for removal: checkpoints
-        of later iterations, and checkpoints that do not belong to the history of the restored state (see `mark_of`).
+        """Marks outdated checkpoints for removal; called when the run continues from a restored state.
+
+        Outdated checkpoints are checkpoints of later iterations, and checkpoints that do not belong to the history of
+        the restored state (see `mark_of`).
 
         These checkpoints are removed when the next checkpoint is complete.
 
@@ -186,9 +188,10 @@ class StoredCheckpoints:
     # ----------------------------------------------------------------------------------------------------- saving
 
     def _may_save_again(self) -> bool:
-        """Whether the next checkpoint may be saved now, with ``num_to_keep="sparse"``. False while a checkpoint is
-        being written, and afterwards for 50 times as long as saving this checkpoint took: saving then takes at most 2 %
-        (`LARGEST_SHARE`) of the run's time.
+        """Whether the next checkpoint may be saved now, with ``num_to_keep="sparse"``.
+
+        False while a checkpoint is being written, and afterwards for 50 times as long as saving this checkpoint took:
+        saving then takes at most 2 % (`LARGEST_SHARE`) of the run's time.
         """
         if self._pending is not None and saves.finished(os.path.realpath(self._pending.path)) is not None:
             self._complete()
@@ -207,10 +210,11 @@ class StoredCheckpoints:
             self._pending = _Pending(Path(path), iteration, seconds, self._mark(iteration), self._course)
 
     def _complete(self) -> None:
-        """Waits until the checkpoint that is being written is complete. Then removes two kinds of checkpoints:
-        checkpoints that `num_to_keep` and `max_bytes` do not keep, and checkpoints that `restored` has marked for
-        removal. If the run was restored after this save began, the marked checkpoints stay until the next save
-        is complete. If the save has failed, removes nothing.
+        """Waits until the checkpoint that is being written is complete, then removes old checkpoints.
+
+        Removes two kinds of checkpoints: checkpoints that `num_to_keep` and `max_bytes` do not keep, and checkpoints
+        that `restored` has marked for removal. If the run was restored after this save began, the marked checkpoints
+        stay until the next save is complete. If the save has failed, removes nothing.
 
         Raises:
             OSError: If the checkpoint cannot be written, unless another call has already raised this error.
@@ -304,10 +308,11 @@ def least_needed(iterations: Collection[int], base: int = 0) -> int:
 
 
 def mark_of(history: History | MemberHistory, num_before_last: int) -> bytes | None:
-    """Returns bytes that identify an iteration of a run: the fingerprint (hash) of the parameters, as stored in the
-    run's history. If the history has no fingerprint for this iteration, the bytes contain the time from the start of
-    the run to the iteration. If the bytes of an iteration have changed since its checkpoint was saved, the checkpoint
-    no longer belongs to the run's history.
+    """Returns bytes that identify an iteration of a run.
+
+    The bytes contain the fingerprint (hash) of the parameters, as stored in the run's history. If the history has no
+    fingerprint for this iteration, the bytes contain the time from the start of the run to the iteration. If the bytes
+    of an iteration have changed since its checkpoint was saved, the checkpoint no longer belongs to the run's history.
 
     Args:
         history: Table of the run.

@@ -95,9 +95,10 @@ class Sweep(Series):
         return number, which
 
     def rows(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> list[SweepRow]:
-        """Final performance of each combination of settings that has at least one finished seed: one `SweepRow` each,
-        best first. The rows of `confirmation` (the best combinations of a search, trained again with new seeds) come
-        before all others, because the best results of the search itself are partly luck.
+        """Final performance of each combination of settings that has at least one finished seed, best first.
+
+        Each combination has one `SweepRow`. The rows of `confirmation` (the best combinations of a search, trained
+        again with new seeds) come before all others, because the best results of the search itself are partly luck.
 
         Seeds without a value of `key` are ignored. Combinations without any value have NaN and come last among
         their kind (confirmed or searched).
@@ -149,8 +150,10 @@ class Sweep(Series):
         return best
 
     def best_member(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> int:
-        """Index of the best combination of settings in `combinations`. With population-based training, `combinations`
-        has one entry for each member; the result is the index of the best member.
+        """Index of the best combination of settings in `combinations`.
+
+        With population-based training, `combinations` has one entry for each member; the result is the index of the
+        best member.
         """
         settings = self.best(key, x, mode=mode).settings
         # Members of one population may have equal settings.
@@ -162,9 +165,10 @@ class Sweep(Series):
         return self.config.with_settings(self.best(key, x, mode=mode).settings)
 
     def table(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> str:
-        """Formats the combinations of settings and their final performance (`rows`) as a table for terminals. Sentences
-        below the table name settings whose best value is near a bound of the search space. If the table is not ranked
-        by the highest mean return, another sentence names the metric that ranks it.
+        """Formats the combinations of settings and their final performance (`rows`) as a table for terminals.
+
+        Sentences below the table name settings whose best value is near a bound of the search space. If the table is
+        not ranked by the highest mean return, another sentence names the metric that ranks it.
         """
         rows = self.rows(key, x, mode=mode)
         length = ["iterations"] if self.has_rungs else []
@@ -185,9 +189,10 @@ class Sweep(Series):
         return "\n".join([table, *([] if (number, which) == (RETURN, "max") else [ranked]), *ends])
 
     def _lines_of_ends(self, best: Mapping[str, Any]) -> list[str]:
-        """Returns a sentence for each setting whose value in the best combination (`best`) is near a bound of the
-        setting's domain in the search space: within 5 % of the domain's width, on a logarithmic scale for log-uniform
-        domains.
+        """Returns a sentence for each setting whose value in `best` is near a bound of the setting's domain.
+
+        `best` is the best combination of settings. The domain is the setting's part of the search space. Near means
+        within 5 % of the domain's width, on a logarithmic scale for log-uniform domains.
         """
         lines = []
         for name, values in self.space.items():
@@ -203,9 +208,10 @@ class Sweep(Series):
         return self.table()
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Metrics of all runs as a DataFrame in long form: a row for each iteration of each run. The columns are the
-        swept settings, the seed, and the columns of the run's `History`. With population-based training, each row has
-        the values that the settings had in its iteration.
+        """Metrics of all runs as a DataFrame in long form: a row for each iteration of each run.
+
+        The columns are the swept settings, the seed, and the columns of the run's `History`. With population-based
+        training, each row has the values that the settings had in its iteration.
 
         Raises:
             ImportError: Without pandas: ``pip install pandas``.

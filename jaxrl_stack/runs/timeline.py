@@ -205,9 +205,10 @@ class Timeline(BaseTimeline[RecordedIteration]):
         self.checkpoints = self._stored()
 
     def _with_commands(self, rows: list[tuple[int, int]]) -> list[RecordedIteration]:
-        """Creates a `RecordedIteration` for each row of the history (table of metrics by iteration), given as
-        ``(iteration, number of training steps)``. The object also contains the number of commands (recorded method
-        calls) that the run executed before this iteration.
+        """Creates a `RecordedIteration` for each row of the history (table of metrics by iteration).
+
+        Each entry of `rows` is ``(iteration, number of training steps)``. The `RecordedIteration` also contains the
+        number of commands (recorded method calls) that the run executed before this iteration.
         """
         done, waiting, found = 0, list(self.commands), []
         for row, (iteration, calls) in enumerate(rows):
@@ -240,9 +241,11 @@ class Timeline(BaseTimeline[RecordedIteration]):
         return found
 
     def _has_restored(self, checkpoint: StoredCheckpoint) -> bool:
-        """Whether the recorded iterations begin with the state in `checkpoint`: the last command before them that
-        changed the run's iteration restored this checkpoint completely. False if the command restored only one
-        component of the checkpoint, such as ``"learner_group"``.
+        """Whether the recorded iterations begin with the state in `checkpoint`.
+
+        True if the last command (recorded method call) before these iterations that changed the run's iteration
+        restored this checkpoint completely. False if the command restored only one component of the checkpoint, such as
+        ``"learner_group"``.
         """
         origin = self.origin
         if checkpoint.iteration != self.first or origin is None or origin.number != self._began_at:
@@ -258,16 +261,21 @@ class Timeline(BaseTimeline[RecordedIteration]):
 
     @property
     def _began_at(self) -> int:
-        """Line number in ``commands.jsonl``, from 1, of the last command (recorded method call) that changed the run's
-        iteration, such as a restore, before the recorded iterations began. 0 without such a command.
+        """Line number in ``commands.jsonl`` of the command (recorded method call) after which the recorded iterations
+        began.
+
+        This is the last command before the recorded iterations that changed the run's iteration, such as a restore.
+        Lines are counted from 1. 0 without such a command.
         """
         return max((own.number for own in self._commands_before if own.iteration != own.iteration_after), default=0)
 
     @property
     def begins_with_config(self) -> bool:
-        """Whether a replay can begin with the run's config, without any of the `checkpoints`: it builds the algorithm
-        and repeats the recorded commands. This requires that the recorded iterations include the first row of the run's
-        history, and begin with a new algorithm or with a state that a recorded command restored.
+        """Whether a replay can begin with the run's config, without any of the `checkpoints`.
+
+        Such a replay builds the algorithm and repeats the recorded commands. This requires that the recorded iterations
+        include the first row of the run's history, and begin with a new algorithm or with a state that a recorded
+        command restored.
         """
         return len(self._all) == len(self.iterations) and (self.first == 0 or self.origin is not None)
 
