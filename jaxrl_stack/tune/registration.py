@@ -55,8 +55,10 @@ def _connect() -> None:
 
 
 def _is_in_worker() -> bool:
-    """Whether this is a worker process of Ray. Workers do not register the algorithms when they import ``ray.tune``,
-    because they use the names that are registered in the process that started the run.
+    """Whether this is a worker process of Ray.
+
+    Workers do not register the algorithms when they import ``ray.tune``, because they use the names that are registered
+    in the process that started the run.
     """
     import ray
 

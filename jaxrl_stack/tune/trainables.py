@@ -127,8 +127,9 @@ class AlgorithmTrainable:
 
 
 def _known(value: Any, known: Any) -> Any:
-    """Returns the earlier value `known` if `value` does not equal `known` but has the same pickle, such as a new copy
-    of a lambda. Programs compiled for `known` can then be reused. Otherwise returns `value`.
+    """Returns the earlier value `known` instead of `value` if the two are unequal but have the same pickle.
+
+    An example is a new copy of a lambda. Programs compiled for `known` can then be reused. Otherwise, returns `value`.
     """
     from jaxrl_stack.algorithms.setting_values import same
 

@@ -23,9 +23,10 @@ random; 0 is right."""
 
 
 def mask_key_in(observations: Any, keys: Sequence[str]) -> str | None:
-    """Finds the key of the action mask in observations, or in their space. Observations with a mask have exactly two
-    entries: the mask under one of `keys`, and the observation without the mask under ``"observations"``. For other
-    observations, returns None.
+    """Finds the key of the action mask in observations, or in their space.
+
+    Observations with a mask have exactly two entries: the mask under one of `keys`, and the observation without the
+    mask under ``"observations"``. For other observations, returns None.
 
     Args:
         observations: A batch of observations, or a space.
@@ -55,8 +56,9 @@ def allows_an_action(action_space: Any, mask: Any) -> Any:
 
 
 def note_mask_that_allows_nothing() -> None:
-    """Logs a warning, only once, that an action mask allows no action and that the action is therefore drawn from all
-    actions. Raises no error: the callers continue.
+    """Logs a warning, only once, that an action mask allows no action.
+
+    The action is therefore drawn from all actions. Raises no error: the callers continue.
     """
     notice_once(
         "An action mask allows no action, so the action is drawn from all of them. Repair the environment: each mask "

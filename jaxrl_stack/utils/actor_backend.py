@@ -72,8 +72,10 @@ class Backend(Protocol):
         ...
 
     def resources(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
-        """Ray resources of all nodes of the cluster, ``(free, total)``. Resources that placement groups have reserved
-        are only in `total`. Ray's extra entries for each placement group (``CPU_group_...``) are left out.
+        """Ray resources of all nodes of the cluster, ``(free, total)``.
+
+        Resources that placement groups have reserved are only in `total`. Ray's extra entries for each placement group
+        (``CPU_group_...``) are left out.
         """
         ...
 

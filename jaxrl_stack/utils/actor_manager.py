@@ -261,8 +261,9 @@ class FaultTolerantActorManager:
         mark_healthy: bool = False,
         num_returns: int = 1,
     ) -> RemoteCallResults:
-        """Calls a function or method on the manager's actors and waits. Returns the outcome (result or error) of each
-        call that finishes in time. Skips unhealthy actors by default.
+        """Calls a function or method on the manager's actors and waits.
+
+        Returns the outcome (result or error) of each call that finishes in time. Skips unhealthy actors by default.
 
         Args:
             func: ``func(object, **kwargs)``, the name of a method, or a list with one of these per actor.
@@ -350,6 +351,7 @@ class FaultTolerantActorManager:
         self, tag: str, *, timeout_seconds: float | None, also: Sequence[Any] = ()
     ) -> RemoteCallResults:
         """Waits until one of the asynchronous calls with a tag (the caller's label for calls) has succeeded or failed.
+
         Returns the outcomes of all calls with this tag that have finished by then.
 
         Args:
@@ -363,9 +365,10 @@ class FaultTolerantActorManager:
         return self._fetch(tag, timeout_seconds=timeout_seconds, waits_for_all=False, also=also)
 
     def _fetch(self, tags: str | Sequence[str | None] | None, **how: Any) -> RemoteCallResults:
-        """Waits for asynchronous calls, and returns the outcomes (results or errors) of the finished calls. Removes
-        these calls from the manager. Only calls with one of `tags` count; if `tags` is empty, all calls count. `how`
-        contains keyword arguments of `_wait`, such as ``timeout_seconds``.
+        """Waits for asynchronous calls, and returns the outcomes (results or errors) of the finished calls.
+
+        Removes these calls from the manager. Only calls with one of `tags` count; if `tags` is empty, all calls count.
+        `how` contains keyword arguments of `_wait`, such as ``timeout_seconds``.
         """
         self._check_not_awaited()
         wanted = (tags,) if isinstance(tags, str) else tuple(tags or ())
@@ -389,9 +392,10 @@ class FaultTolerantActorManager:
         ignore_ray_errors: bool = True,
         return_actor_ids: bool = False,
     ) -> list[Any]:
-        """Sends a new call with a tag (the caller's label for calls) to each actor with fewer than the maximum of
-        pending calls with this tag. Then returns the results of the finished calls with this tag. Skips unhealthy
-        actors by default.
+        """Sends a new call to each actor that is not busy, then returns the results of the finished calls.
+
+        An actor is busy if it has the maximum number of pending calls with the tag `tag` (the caller's label for
+        calls). The new calls and the returned results have this tag. Skips unhealthy actors by default.
 
         Args:
             func: See `foreach_actor`.
@@ -502,10 +506,11 @@ class FaultTolerantActorManager:
         keeps_limit: bool = False,
         num_returns: int = 1,
     ) -> dict[Any, _Request]:
-        """Sends a call to each actor in `actor_ids` (None: all actors), without waiting for the result. If
-        `healthy_only`, skips unhealthy actors. If `keeps_limit`, skips actors with the maximum number of pending calls
-        with this tag. Returns ``{reference to the first result: _Request}``. The `_Request` contains the actor's id,
-        the tag, and references to the call's other results.
+        """Sends a call to each actor in `actor_ids` (None: all actors), without waiting for the result.
+
+        If `healthy_only`, skips unhealthy actors. If `keeps_limit`, skips actors with the maximum number of pending
+        calls with this tag. Returns ``{reference to the first result: _Request}``. The `_Request` contains the actor's
+        id, the tag, and references to the call's other results.
         """
         ids = self.actor_ids() if actor_ids is None else list(actor_ids)
         funcs = [func] * len(ids) if callable(func) or isinstance(func, str) else list(func)
@@ -544,10 +549,11 @@ class FaultTolerantActorManager:
         waits_for_all: bool = True,
         also: Sequence[Any] = (),
     ) -> tuple[list[Any], RemoteCallResults]:
-        """Waits until all calls in `requests` have finished, or `timeout_seconds` have passed (None: no limit). If
-        `waits_for_all` is False, the wait also ends when one of these calls or of the Ray references `also` is ready.
-        Returns the references of the finished calls, and their outcomes (results or errors), both in the order of
-        `requests`.
+        """Waits until all calls in `requests` have finished, or `timeout_seconds` have passed (None: no limit).
+
+        If `waits_for_all` is False, the wait also ends when one of these calls or of the Ray references `also` is
+        ready. Returns the references of the finished calls, and their outcomes (results or errors), both in the order
+        of `requests`.
         """
         results = RemoteCallResults()
         if not requests:
@@ -583,6 +589,7 @@ class FaultTolerantActorManager:
 
     def _check_not_awaited(self) -> None:
         """Checks the finished calls of ``foreach_actor(..., timeout_seconds=0)``, which does not return their outcomes.
+
         Raises the first error of an actor's code, with notes about the other errors. Records the calls that failed
         because their actor is lost; `take_losses` returns these calls later.
         """

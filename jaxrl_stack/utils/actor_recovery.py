@@ -108,8 +108,9 @@ class ActorRecovery:
         self._waiting = WaitingReport(policy.role, lambda: self.policy.resources, pool.backend, group=self._group)
 
     def stop(self) -> None:
-        """Stops the log message that is repeated while actors of the pool are lost. The message names the Ray resources
-        that these actors need. Called when nothing waits for these actors any more.
+        """Stops the log message that is repeated while actors of the pool are lost.
+
+        The message names the Ray resources that these actors need. Called when nothing waits for these actors any more.
         """
         if self._waiting is not None:
             self._waiting.end()
@@ -157,18 +158,21 @@ class ActorRecovery:
     # ------------------------------------------------------------------------------------------- losses and failures
 
     def note_losses(self) -> None:
-        """Calls `note_loss` for calls that failed because their actor is lost, unless the actor is no longer in the
-        pool. `FaultTolerantActorManager.take_losses` returns these calls: pings, and calls that did not wait for their
-        results (``timeout_seconds=0``).
+        """Calls `note_loss` for calls that failed because their actor is lost.
+
+        Skips calls of actors that are no longer in the pool. `FaultTolerantActorManager.take_losses` returns these
+        calls: pings, and calls that did not wait for their results (``timeout_seconds=0``).
         """
         for call in self._pool.take_losses():
             if call.actor_id in self._pool.actor_ids():
                 self.note_loss(call)
 
     def note_loss(self, call: CallResult) -> None:
-        """Handles a `call` that failed because its actor is lost. If Ray restarts the actor, or if the loss policy
-        ignores losses (`LossPolicy.ignores`), counts the failure; otherwise raises the call's error. If the loss policy
-        ignores losses and the actor cannot return, also removes the actor from the pool.
+        """Handles a `call` that failed because its actor is lost.
+
+        If Ray restarts the actor, or if the loss policy ignores losses (`LossPolicy.ignores`), counts the failure;
+        otherwise raises the call's error. If the loss policy ignores losses and the actor cannot return, also removes
+        the actor from the pool.
 
         Raises:
             Exception: Error of the call, if the actor does not come back and the policy does not ignore the loss.
@@ -187,9 +191,10 @@ class ActorRecovery:
             self.drop(call.actor_id)
 
     def note_failure(self, actor_id: int, error: Exception) -> None:
-        """Handles an error in an actor's code: counts the failure, then restarts the actor, at the earliest
-        `LossPolicy.delay_s` seconds after the actor's last restart. If the loss policy allows no restarts
-        (`LossPolicy.restarts` is False), removes the actor from the pool instead.
+        """Handles an error in an actor's code: counts the failure, then restarts the actor.
+
+        The actor is restarted at the earliest `LossPolicy.delay_s` seconds after its last restart. If the loss policy
+        allows no restarts (`LossPolicy.restarts` is False), removes the actor from the pool instead.
         """
         policy = self.policy
         self.count_failure(error)
@@ -205,8 +210,10 @@ class ActorRecovery:
             self._restart_due()
 
     def count_failure(self, error: Exception) -> None:
-        """Counts a failure of an actor. Raises an error if more failures than the loss policy allows
-        (`LossPolicy.tolerance`) occurred in a row, without a success of any actor of the pool in between.
+        """Counts a failure of an actor, and raises an error if too many failures occurred in a row.
+
+        The loss policy allows `LossPolicy.tolerance` failures in a row, without a success of any actor of the pool in
+        between.
 
         Raises:
             ConsecutiveFailuresError: If the policy does not tolerate as many.
@@ -241,8 +248,10 @@ class ActorRecovery:
     def take_back(
         self, timeout_s: float | None = None, restore: Callable[[list[int]], list[int]] | None = None
     ) -> list[int]:
-        """Marks lost actors that are alive again as healthy. The function `restore`, if given, is called first and
-        restores their state; actors whose state it did not restore stay unhealthy.
+        """Marks lost actors that are alive again as healthy.
+
+        The function `restore`, if given, is called first and restores the actors' state. Actors whose state `restore`
+        did not restore stay unhealthy.
 
         Args:
             timeout_s: Longest wait; None for the policy's ``probe_timeout_s``, 0 does not wait. Actors whose restart
@@ -293,8 +302,10 @@ def first_failures(results: RemoteCallResults) -> list[CallResult]:
 
 
 def _last_error(text: str) -> str:
-    """Extracts the last line of the last traceback from the text of an actor's error. Returns ``": ExceptionClass: its
-    message"``, or ``"."`` if the text contains no traceback; callers append the result to an error message.
+    """Extracts the last line of the last traceback from the text of an actor's error.
+
+    Returns ``": ExceptionClass: its message"``, or ``"."`` if the text contains no traceback; callers append the result
+    to an error message.
     """
     found = re.findall(r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception|NotInstalled): .+", text, flags=re.MULTILINE)
     return f": {found[-1]}" if found else "."

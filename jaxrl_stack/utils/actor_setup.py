@@ -82,8 +82,10 @@ def is_actor_process() -> bool:
 
 
 def was_actor_restarted() -> bool:
-    """Whether Ray restarted this actor after its death. A restarted actor's constructor receives the same arguments as
-    the first time, so the arguments do not show the restart.
+    """Whether Ray restarted this actor after its death.
+
+    A restarted actor's constructor receives the same arguments as the first time, so the arguments do not show the
+    restart.
     """
     context = _context_of_actor()
     if context is None:

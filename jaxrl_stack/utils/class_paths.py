@@ -163,8 +163,10 @@ def _by_qualified_name(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _extension_in_main(path: str, bases: Collection[str]) -> type | None:
-    """Finds a class that the running script defines, by its name ``"__main__:Name"``. Returns None if the script has no
-    such class, or if the class is not a subclass of a class in `bases` (names ``"module:Name"``).
+    """Finds a class that the running script defines, by its name ``"__main__:Name"``.
+
+    Returns None if the script has no such class, or if the class is not a subclass of a class in `bases` (names
+    ``"module:Name"``).
 
     Imports nothing, and reads no attribute that a module or class could compute.
     """

@@ -59,8 +59,10 @@ def to_int(counter: Any) -> int:
 
 
 def add(counter: Any, n: Any) -> Any:
-    """Adds `n` to a counter exactly. If the counter is a NumPy array ``uint32[2]`` and `n` is a Python int, the sum is
-    a NumPy array; else it is a JAX array.
+    """Adds `n` to a counter exactly.
+
+    If the counter is a NumPy array ``uint32[2]`` and `n` is a Python int, the sum is a NumPy array; else it is a JAX
+    array.
 
     Args:
         counter: ``uint32[..., 2]``.

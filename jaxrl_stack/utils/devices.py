@@ -222,8 +222,10 @@ def map_over_devices(
 def _on_the_only_device(
     function: Callable[..., Any], in_axes: tuple[int | None, ...], out_axes: tuple[int | None, ...]
 ) -> Callable[..., Any]:
-    """Wraps a function for a single device, as a replacement for ``jax.pmap``. The wrapper removes the leading device
-    axis of mapped arguments, calls the function, and adds the axis to mapped results.
+    """Wraps a function for a single device, as a replacement for ``jax.pmap``.
+
+    The wrapper removes the leading device axis of mapped arguments, calls the function, and adds the axis to mapped
+    results.
     """
 
     def changed(change: Callable[[Any], Any], values: Sequence[Any], axes: tuple[int | None, ...]) -> tuple[Any, ...]:
@@ -275,8 +277,9 @@ def place_sharded(tree: Any, devices: list[Device]) -> Any:
 
 
 def place_shards(shards: Sequence[Any], devices: list[Device]) -> Any:
-    """Joins D pytrees with leaves ``[1, ...]`` to one pytree with leaves ``[D, ...]``, sharded over D devices like the
-    result of `place_sharded`. Moves pytree i to device i.
+    """Joins D pytrees with leaves ``[1, ...]`` to one pytree with leaves ``[D, ...]``, sharded over D devices.
+
+    Moves pytree i to device i. The result is sharded like the result of `place_sharded`.
 
     Nothing is computed for it: stacking them would compile a program for every shape.
     """
@@ -295,8 +298,9 @@ def _sharding(devices: list[Device], *axes: str) -> jax.sharding.NamedSharding:
 
 
 def _of_bits(function: Callable[[Any], Any], x: Any) -> Any:
-    """Applies a function to an array `x` and returns the result. If `x` contains PRNG keys, applies the function to
-    their raw uint32 data, and converts the result back to PRNG keys.
+    """Applies a function to an array `x` and returns the result.
+
+    If `x` contains PRNG keys, applies the function to their raw uint32 data, and converts the result back to PRNG keys.
     """
     if is_key(x):
         return jax.random.wrap_key_data(function(jax.random.key_data(x)), impl=jax.random.key_impl(x))
@@ -304,16 +308,19 @@ def _of_bits(function: Callable[[Any], Any], x: Any) -> Any:
 
 
 def host_view(tree: Any) -> Any:
-    """Replaces each JAX array of a pytree by a JAX array on a single device, the first of the array's local devices,
-    without a copy. If the old array is replicated over devices, the new array has all data. If the old array is
-    sharded, the new array has one shard.
+    """Replaces each JAX array of a pytree by a JAX array on a single device, without a copy.
+
+    The device is the first of the old array's local devices. If the old array is replicated over devices, the new array
+    has all data. If the old array is sharded, the new array has one shard.
     """
     return jax.tree.map(lambda x: x.addressable_data(0) if isinstance(x, jax.Array) else x, tree)
 
 
 def copy_on_one_device(tree: Any, sharding: jax.sharding.NamedSharding) -> Any:
-    """Copies a pytree to a single device. The leaves must be replicated: each source device has a full copy. If the
-    pytree has no leaves, returns it unchanged.
+    """Copies a pytree to a single device.
+
+    The leaves must be replicated: each source device has a full copy. If the pytree has no leaves, returns it
+    unchanged.
 
     If the leaves are on that device already, one program copies them, in a third of the time of a transfer.
 
@@ -346,8 +353,10 @@ def own_shards(tree: Any) -> Any:
 
 
 def all_shards(tree: Any) -> Any:
-    """Gathers leaves ``[D, ...]`` of a pytree to host arrays. The leaves are sharded over the D devices of all
-    processes that ``jax.distributed`` joined, or of this process if none are joined.
+    """Gathers leaves ``[D, ...]`` of a pytree to host arrays.
+
+    The leaves are sharded over the D devices of all processes that ``jax.distributed`` joined, or of this process if
+    none are joined.
 
     All joined processes must call it together; each of them receives the slices of all.
     """
@@ -387,8 +396,9 @@ def gathered(own: np.ndarray) -> np.ndarray:
 
 
 def gathered_values(own: Any) -> list[Any]:
-    """Gathers a value, any picklable object, from each joined JAX process, and returns the list of these values, in the
-    order of the processes. All processes must call this function.
+    """Gathers a value, any picklable object, from each joined JAX process.
+
+    Returns the list of these values, in the order of the processes. All processes must call this function.
 
     Args:
         own: Picklable value of this process; its size may differ between processes.
@@ -403,8 +413,9 @@ def gathered_values(own: Any) -> list[Any]:
 
 @functools.cache
 def _gathering() -> Callable[..., Any]:
-    """Returns a program that gathers one uint8 array ``[1, n]`` from each of P processes. The program returns the
-    gathered array ``[P, n]`` in a tuple of length 1.
+    """Returns a program that gathers one uint8 array ``[1, n]`` from each of P processes.
+
+    The program returns the gathered array ``[P, n]`` in a tuple of length 1.
     """
     return map_over_devices(
         lambda own: (jax.lax.all_gather(own, "processes"),),

@@ -1,5 +1,6 @@
-"""Fingerprints (hashes) of parameters, to check whether two computations give identical parameters. A fingerprint is a
-pair of numbers, which changes if any bit of the parameters changes.
+"""Fingerprints (hashes) of parameters, to check whether two computations give identical parameters.
+
+A fingerprint is a pair of numbers, which changes if any bit of the parameters changes.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ def fingerprint_of(params: Mapping[str, jax.Array]) -> dict[str, int]:
 
 
 def fingerprints_of_members(params: Mapping[str, jax.Array]) -> jax.Array:
-    """Computes a fingerprint (hash) of the parameters of each population member, uint32 ``[D, V, 2]`` for V members on
-    each of D devices. Each fingerprint equals the result of `fingerprint` for the parameters of one member.
+    """Computes a fingerprint (hash) of the parameters of each population member.
+
+    Each fingerprint equals the result of `fingerprint` for the parameters of one member.
 
     Args:
         params: ``{ref: array}``, ``[D, V, ...]`` for V members on each of D devices.
@@ -79,9 +81,10 @@ _compiled_of_members = jax.jit(jax.vmap(jax.vmap(fingerprint)))
 
 
 class _Mix(NamedTuple):
-    """Hash function for fingerprints: a bijection of uint32. The input for each element of an array is ``bits ^ key``:
-    the element's bits, and ``key = (position + seed) * step``. The seed depends on the name, shape and dtype of the
-    array; `step` is a constant of the hash function.
+    """Hash function for fingerprints: a bijection of uint32.
+
+    The input for each element of an array is ``bits ^ key``: the element's bits, and ``key = (position + seed) *
+    step``. The seed depends on the name, shape and dtype of the array; `step` is a constant of the hash function.
     """
 
     shifts: tuple[int, int, int]
@@ -101,8 +104,10 @@ _HIGH = _Mix((16, 15, 16), (0x7FEB352D, 0x846CA68B), 0x85EBCA77)
 
 
 def _sums_of_leaf(words: list[jax.Array], seed: np.uint32) -> jax.Array:
-    """Hashes each of an array's n elements with two hash functions, and returns the two sums of the hashes: uint32
-    ``[2]``. `words` contains the elements' bits: one array uint32 ``[n]``, or two such arrays for 64-bit elements.
+    """Hashes each of an array's n elements with two hash functions, and returns the two sums of the hashes.
+
+    The result is uint32 ``[2]``. `words` contains the elements' bits: one array uint32 ``[n]``, or two such arrays for
+    64-bit elements.
     """
     number = jnp.arange(words[0].size, dtype=jnp.uint32) + seed
     low, high = words[0] ^ (number * np.uint32(_LOW.step)), words[-1] ^ (number * np.uint32(_HIGH.step))
@@ -117,10 +122,11 @@ def _sums_of_leaf(words: list[jax.Array], seed: np.uint32) -> jax.Array:
 
 
 def _words(leaf: Any) -> list[jax.Array]:
-    """Converts an array with n elements to uint32 words for hashing: one array ``[n]``, or two arrays ``[n]`` with the
-    two halves of 64-bit elements. Elements of fewer than 32 bits are padded with zero bits; bools and integers of
-    2 or 4 bits are first converted to uint8. A complex number counts as two elements, a PRNG key as the elements of its
-    uint32 key data.
+    """Converts an array with n elements to uint32 words for hashing.
+
+    The result is one array ``[n]``, or two arrays ``[n]`` with the two halves of 64-bit elements. Elements of fewer
+    than 32 bits are padded with zero bits; bools and integers of 2 or 4 bits are first converted to uint8. A complex
+    number counts as two elements, a PRNG key as the elements of its uint32 key data.
     """
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)

@@ -67,8 +67,10 @@ def from_config(cls: Any, config: Any = None, **kwargs: Any) -> Any:
 
 
 def _described(text: str) -> Any:
-    """Reads the description of an object. If `text` is the path of a JSON or YAML file, loads the file; if `text` is a
-    JSON object, parses it. Returns any other text, such as a class path, unchanged.
+    """Reads the description of an object from `text`.
+
+    If `text` is the path of a JSON or YAML file, loads the file; if `text` is a JSON object, parses it. Returns any
+    other text, such as a class path, unchanged.
     """
     suffix = pathlib.PurePath(text).suffix
     if suffix in (".json", ".yaml", ".yml"):

@@ -37,8 +37,10 @@ def rgb2gray(img: np.ndarray) -> np.ndarray:
 
 
 def area_mean(pixels: np.ndarray, dim: int, axis: int) -> np.ndarray:
-    """Resizes an axis of an image to `dim` pixels. Each new pixel is the mean over one of `dim` equal parts of the
-    axis. If a part contains only a fraction of an old pixel, the pixel has this fraction as its weight in the mean.
+    """Resizes an axis of an image to `dim` pixels.
+
+    Each new pixel is the mean over one of `dim` equal parts of the axis. If a part contains only a fraction of an old
+    pixel, the pixel has this fraction as its weight in the mean.
 
     By differences of running sums, not by a product with a matrix of weights: for images this small, the threads of the
     linear algebra library cost more than they bring, and several runners on one machine would fight for the cores.

@@ -18,8 +18,9 @@ def limits_of(dtype: np.dtype) -> tuple[int, int]:
 
 
 def outside_of(dtype: np.dtype, array: np.ndarray) -> int | None:
-    """Returns a number in `array` that the integer dtype `dtype` cannot represent: the smallest number or, if the
-    smallest fits, the largest. Returns None if all numbers fit.
+    """Returns a number in `array` that the integer dtype `dtype` cannot represent, or None if all numbers fit.
+
+    Returns the smallest number or, if the smallest fits, the largest.
     """
     if not array.size or np.can_cast(array.dtype, dtype):
         return None

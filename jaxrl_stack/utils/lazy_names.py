@@ -13,9 +13,10 @@ def lazy_names(
     modules: Mapping[str, tuple[str, ...]],
     elsewhere: Callable[[str, str, Sequence[str]], Any] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns two functions, which a package assigns to its ``__getattr__`` and ``__dir__``. The package then exports
-    names that other modules define. Each module is imported only when one of its names is used, because imports are
-    slow.
+    """Returns the functions ``__getattr__`` and ``__dir__`` of a package that exports names of other modules.
+
+    The package assigns the two functions to these names. Each module is imported only when one of its names is used,
+    because imports are slow.
 
     Args:
         package: The package's ``__name__``.

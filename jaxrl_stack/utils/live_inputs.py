@@ -14,8 +14,7 @@ _CALLS = ("jit", "pjit")
 
 
 class Once(NamedTuple):
-    """Result of `traced_once`: the traced program as a callable, a bool for each input (whether outputs or effects can
-    depend on this input), and the shapes and dtypes of the outputs.
+    """Result of `traced_once`: the traced program, and facts about its inputs and outputs.
 
     Attributes:
         call: Runs the traced program, for arguments of the same structure, shapes and dtypes; calls the function for
@@ -30,9 +29,10 @@ class Once(NamedTuple):
 
 
 def traced_once(function: Callable[..., Any], *args: Any) -> Once:
-    """Traces a function once, to analyse the traced program, and to run it without tracing again. Returns a `Once`,
-    which contains the program as a callable, a bool for each input (whether outputs or effects can depend on this
-    input), and the shapes and dtypes of the outputs.
+    """Traces a function once, to analyse the traced program, and to run it without tracing again.
+
+    Returns a `Once`, which contains the program as a callable, a bool for each input (whether outputs or effects can
+    depend on this input), and the shapes and dtypes of the outputs.
 
     Args:
         function: Pure function of `args`.
@@ -42,9 +42,10 @@ def traced_once(function: Callable[..., Any], *args: Any) -> Once:
 
 
 def once_of(function: Callable[..., Any], args: tuple[Any, ...], program: Any, out: Any) -> Once:
-    """Creates the result of `traced_once` from an existing trace of the function, without tracing again. The result
-    contains the traced program as a callable, a bool for each input (whether outputs or effects can depend on this
-    input), and the shapes and dtypes of the outputs.
+    """Creates the result of `traced_once` from an existing trace of the function, without tracing again.
+
+    The result contains the traced program as a callable, a bool for each input (whether outputs or effects can depend
+    on this input), and the shapes and dtypes of the outputs.
 
     Args:
         function, args: See `traced_once`.
@@ -65,7 +66,8 @@ def once_of(function: Callable[..., Any], args: tuple[Any, ...], program: Any, o
 
 
 def read_inputs(program: Jaxpr, wanted: Sequence[bool]) -> list[bool]:
-    """Finds the inputs of a traced program that can influence its effects or the outputs marked True in `wanted`.
+    """Finds the inputs of a traced program that can influence its effects or its wanted outputs.
+
     Returns one bool per input. Also analyses inner jitted functions.
 
     Args:

@@ -1,5 +1,7 @@
-"""LossPolicy: reaction to lost actors of one role, such as EnvRunners. The reaction is to restart the actors, to
-ignore the loss, or to raise an error. LossPolicy also creates the texts of messages about lost actors.
+"""LossPolicy: reaction to lost actors of one role, such as EnvRunners.
+
+The reaction is to restart the actors, to ignore the loss, or to raise an error. LossPolicy also creates the texts of
+messages about lost actors.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ if TYPE_CHECKING:
 
 
 class _Settings(NamedTuple):
-    """Names of the config settings for the fault tolerance of one role's actors, such as EnvRunners. A name is None if
-    the role does not have the setting.
+    """Names of the config settings for the fault tolerance of one role's actors, such as EnvRunners.
+
+    A name is None if the role does not have the setting.
 
     `method` is the `AlgorithmConfig` method that sets them. `takes` is the role whose resource settings apply.
     """

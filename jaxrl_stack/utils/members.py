@@ -44,9 +44,10 @@ def _says_what_is_shared(node: Any) -> bool:
 
 
 def split_fixed(state: Any) -> tuple[Any, Any]:
-    """Splits a training state into ``(changing part, fixed part)``. The changing part contains the fields that training
-    changes; the fixed part contains the constant fields, such as a data set. The other fields of each part are None.
-    Without constant fields, the fixed part itself is None.
+    """Splits a training state into ``(changing part, fixed part)``.
+
+    The changing part contains the fields that training changes; the fixed part contains the constant fields, such as a
+    data set. The other fields of each part are None. Without constant fields, the fixed part itself is None.
 
     The class attribute ``fixed_fields`` lists the names of the constant fields, which all members share.
     """
@@ -67,9 +68,10 @@ def with_fixed(state: Any, fixed: Any) -> Any:
 
 
 def map_members(function: Callable[..., Any], axes: Any, *trees: Any, shared: Callable[..., Any] | None = None) -> Any:
-    """Applies `function` to the corresponding leaves of one or more states, like `jax.tree.map`. If `axes` is None for
-    a leaf, the population members share this leaf: the function `shared` is applied instead. If `shared` is None,
-    shared leaves are taken from the first state.
+    """Applies `function` to the corresponding leaves of one or more states, like `jax.tree.map`.
+
+    If `axes` is None for a leaf, the population members share this leaf: the function `shared` is applied instead. If
+    `shared` is None, shared leaves are taken from the first state.
 
     Args:
         function: Called with the leaves of all `trees`.

@@ -60,9 +60,10 @@ class MemoryEstimate:
     def of_shapes(
         cls, what: str, counts: Mapping[str, int], columns: Mapping[str, Any], *, is_complete: bool = True
     ) -> MemoryEstimate:
-        """Creates a memory estimate from arrays or their shapes, ``{column: pytree of arrays or
-        jax.ShapeDtypeStructs}``. The shapes must include all rows, whose number is the product of `counts`, such as
-        envs times steps.
+        """Creates a memory estimate from arrays or their shapes.
+
+        `columns` is ``{column: pytree of arrays or jax.ShapeDtypeStructs}``. The shapes must include all rows, whose
+        number is the product of `counts`, such as envs times steps.
         """
         return cls(what, counts, {name: bytes_of_shapes(column) for name, column in columns.items()}, is_complete)
 
@@ -70,16 +71,19 @@ class MemoryEstimate:
     def of_rows(
         cls, what: str, counts: Mapping[str, int], columns: Mapping[str, int], *, is_complete: bool = True
     ) -> MemoryEstimate:
-        """Creates a memory estimate from ``{column: bytes per row}``. Multiplies the bytes by the number of rows, which
-        is the product of `counts`, such as envs times steps.
+        """Creates a memory estimate from ``{column: bytes per row}``.
+
+        Multiplies the bytes by the number of rows, which is the product of `counts`, such as envs times steps.
         """
         num_rows = math.prod(counts.values())
         return cls(what, counts, {name: size * num_rows for name, size in columns.items()}, is_complete)
 
     def part(self, what: str, number: int, of: int) -> MemoryEstimate:
-        """Estimates the memory of `number` equal shards, if this estimate describes `of` such shards. For example, `of`
-        is the number of all devices, and `number` the number of this process's devices. Multiplies the bytes of each
-        column, and the first entry of `counts` (such as the number of envs), by ``number / of``, and rounds up.
+        """Estimates the memory of `number` equal shards, if this estimate describes `of` such shards.
+
+        For example, `of` is the number of all devices, and `number` the number of this process's devices. Multiplies
+        the bytes of each column, and the first entry of `counts` (such as the number of envs), by ``number / of``, and
+        rounds up.
         """
         (divided, total), *others = self.counts.items()
         counts = dict([(divided, -(-total * number // of)), *others])
@@ -113,8 +117,10 @@ class MemoryEstimate:
         return sum(self.columns.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Converts the memory estimate to a dict with the keys ``"num_bytes"``, ``"num_rows"``, ``"bytes_per_row"``,
-        ``"counts"`` (factors of the number of rows, such as envs and steps) and ``"columns"`` (bytes of each column).
+        """Converts the memory estimate to a dict.
+
+        The keys are ``"num_bytes"``, ``"num_rows"``, ``"bytes_per_row"``, ``"counts"`` (factors of the number of rows,
+        such as envs and steps) and ``"columns"`` (bytes of each column).
         """
         return {
             "num_bytes": self.num_bytes,
@@ -230,8 +236,10 @@ def available_memory(device: Device) -> int | None:
 
 
 def host_memory(root: Path = Path("/")) -> HostMemory | None:
-    """Total and available memory of this machine, from ``/proc/meminfo``. If a control group of this process
-    (cgroup v1 or v2) has less total or less available memory, the smaller number is returned.
+    """Total and available memory of this machine, from ``/proc/meminfo``.
+
+    If a control group of this process (cgroup v1 or v2) has less total or less available memory, the smaller number is
+    returned.
 
     Args:
         root: Folder that contains ``proc`` and ``sys``.

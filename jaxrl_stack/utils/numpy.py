@@ -166,8 +166,10 @@ def lstm(
     time_major: bool = False,
     forget_bias: float = 1.0,
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Applies an LSTM layer (Hochreiter and Schmidhuber, 1997) to sequences. The weights contain the gates in
-    TensorFlow's order. Returns the outputs of all steps, and the state after the last step.
+    """Applies an LSTM layer (Hochreiter and Schmidhuber, 1997) to sequences.
+
+    The weights contain the gates in TensorFlow's order. Returns the outputs of all steps, and the state after the last
+    step.
 
     Args:
         x: Inputs ``[B, T, n]``; with `time_major` ``[T, B, n]``.

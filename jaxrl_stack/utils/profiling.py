@@ -101,8 +101,10 @@ def shares_of_scopes(folder: pathlib.Path, program: str) -> dict[str, float]:
 
 
 def compiled_text(lowered: Any) -> str:
-    """Compiles a program and returns the text of the compiled program. The text contains the `jax.named_scope` names of
-    this program, even if JAX has cached the same program with other names.
+    """Compiles a program and returns the text of the compiled program.
+
+    The text contains the `jax.named_scope` names of this program, even if JAX has cached the same program with other
+    names.
 
     JAX's caches ignore these names, so a cached program may lack them. A compiler option without effect avoids JAX's
     cache in this process; a setting of JAX makes its cache on disk distinguish programs by these names.
@@ -122,9 +124,10 @@ def shares_of_timers(timers: Mapping[str, float], seconds: float) -> dict[str, f
 
 
 def _scopes(program: str) -> Iterator[tuple[str, str]]:
-    """Yields ``(instruction name, scope)`` for each instruction in the text of a compiled program. The scope is the
-    instruction's innermost `jax.named_scope` that `SCOPES` lists, or "other" if `SCOPES` lists none. Omits control flow
-    instructions, such as ``while``.
+    """Yields ``(instruction name, scope)`` for each instruction in the text of a compiled program.
+
+    The scope is the instruction's innermost `jax.named_scope` that `SCOPES` lists, or "other" if `SCOPES` lists none.
+    Omits control flow instructions, such as ``while``.
     """
     for line in program.splitlines():
         instruction, op_name = _INSTRUCTION.match(line), _OP_NAME.search(line)

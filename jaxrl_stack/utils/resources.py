@@ -102,9 +102,10 @@ def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
 
 
 def bundle_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
-    """Ray resources of the placement group bundle for one process: ``{"CPU": ..., "GPU": ..., custom: ...}``. They
-    include the resources of the actors that share the bundle, and therefore the node, with this process. Amounts of 0
-    are omitted.
+    """Ray resources of the placement group bundle for one process: ``{"CPU": ..., "GPU": ..., custom: ...}``.
+
+    The resources include the resources of the actors that share the bundle, and therefore the node, with this process.
+    Amounts of 0 are omitted.
 
     The aggregators of a learner actor are in the learner's bundle. The aggregators of a local learner have separate
     bundles.
@@ -124,8 +125,9 @@ def _has_aggregators(config: AlgorithmConfig, role: Role) -> bool:
 
 
 def learner_cpus(config: AlgorithmConfig) -> float:
-    """Number of CPUs of one learner: ``num_cpus_per_learner``. If this setting is "auto" or None, the number is 0 for a
-    learner with a GPU, and 1 for a learner without a GPU.
+    """Number of CPUs of one learner: ``num_cpus_per_learner``.
+
+    If this setting is "auto" or None, the number is 0 for a learner with a GPU, and 1 for a learner without a GPU.
     """
     if config.num_cpus_per_learner in ("auto", None):
         return 0 if config.num_gpus_per_learner else 1
@@ -173,7 +175,8 @@ def bundle_index(config: AlgorithmConfig, role: Role) -> int:
 
 
 def _processes(config: AlgorithmConfig) -> list[Role]:
-    """Returns a list with the role, such as "learner", of each actor, in the order of the resource bundles.
+    """Returns the role of each actor, such as "learner", in the order of the resource bundles.
+
     Environments that run on the device have no EnvRunner actors. The list omits the aggregators of learner actors,
     because these aggregators share the learners' bundles.
     """
@@ -192,8 +195,10 @@ def _processes(config: AlgorithmConfig) -> list[Role]:
 
 
 def num_actors(config: AlgorithmConfig) -> int:
-    """Number of an algorithm's actors, including actors that need no Ray resources. Aggregator actors, which build
-    train batches, count only if the learner runs in the main process; the aggregators of learner actors do not count.
+    """Number of an algorithm's actors, including actors that need no Ray resources.
+
+    Aggregator actors, which build train batches, count only if the learner runs in the main process; the aggregators of
+    learner actors do not count.
     """
     return len(_processes(config))
 
@@ -270,9 +275,10 @@ def _unplaceable(
     strategy: str,
     nodes: Sequence[Mapping[str, float]],
 ) -> str | None:
-    """Explains why the nodes `nodes` cannot hold the actors of `roles`: no node is large enough for the bundle of one
-    process, or the nodes cannot satisfy the placement strategy. Both can happen even if the sum of the nodes' resources
-    suffices. Returns None if no reason is found.
+    """Explains why the nodes `nodes` cannot hold the actors of `roles`, or returns None if no reason is found.
+
+    The reason is that no node is large enough for the bundle of one process, or that the nodes cannot satisfy the
+    placement strategy. Both can happen even if the sum of the nodes' resources suffices.
     """
     for role in roles:
         wanted = bundle_resources(config, role)
@@ -454,8 +460,9 @@ class _Part(NamedTuple):
 
 
 def _near_this_process(part: _Part) -> _Part:
-    """Returns a copy of a placement group's description, changed to place all bundles on a single node, preferably
-    the node of this process. If no node is large enough, returns the description unchanged.
+    """Returns a copy of a placement group's description, changed to place all bundles on a single node.
+
+    The node of this process is preferred. If no node is large enough, returns the description unchanged.
 
     If the group does not get a node soon, `_reserve` allows several nodes.
     """
@@ -475,9 +482,10 @@ _MAX_PATIENCE_S = 30.0
 
 
 def _reserve(config: AlgorithmConfig, parts: list[_Part], timeout_s: float | None) -> list[Any]:
-    """Creates a Ray placement group from each entry of `parts`, which contains the group's bundles, actor roles and
-    placement strategy. Creates one group after the other, and waits until all groups have their resources. Returns the
-    groups in the order of `parts`.
+    """Creates Ray placement groups, and waits until all groups have their resources.
+
+    Each entry of `parts` contains the bundles, actor roles and placement strategy of one group. Creates one group after
+    the other. Returns the groups in the order of `parts`.
 
     A run that holds groups and does not get the next one soon frees them, and tries again after a random pause:
     otherwise two runs could wait forever for resources that the other one holds.
@@ -546,7 +554,9 @@ def _is_granted(config: AlgorithmConfig, part: _Part, group: Any, report: Waitin
 
 def _obstacle(config: AlgorithmConfig, part: _Part) -> str | None:
     """Explains why the cluster's nodes cannot hold a placement group, although the sum of the nodes' resources
-    suffices. Returns None if the sum does not suffice, if the cluster can grow, or if no reason is found.
+    suffices.
+
+    Returns None if the sum does not suffice, if the cluster can grow, or if no reason is found.
     """
     nodes = _resources_of_nodes()
     if _can_grow() or not _fits(_sum(part.bundles), _sum(nodes)):
@@ -595,8 +605,10 @@ def scheduling_strategies(group: Any, offset: int, number: int, options: Mapping
 
 
 def in_last_bundles(group: Any, number: int) -> list[Any]:
-    """Ray's option ``scheduling_strategy`` for each of `number` actors: places one actor in each of the last `number`
-    bundles of the placement group `group`. If `group` is None, the option of each actor is None.
+    """Ray's option ``scheduling_strategy`` for each of `number` actors, to place the actors in a placement group.
+
+    Places one actor in each of the last `number` bundles of the placement group `group`. If `group` is None, the option
+    of each actor is None.
     """
     if group is None:
         return [None] * number
@@ -620,8 +632,10 @@ def in_bundle(group: Any, index: int) -> Any:
 
 @dataclasses.dataclass(slots=True)
 class RayLease:
-    """Lease of Ray, which an object holds while it uses Ray. If this package initialised Ray (started Ray, or connected
-    to a running cluster), the release of the last lease calls ``ray.shutdown()``.
+    """Lease of Ray, which an object holds while it uses Ray.
+
+    If this package initialised Ray (started Ray, or connected to a running cluster), the release of the last lease
+    calls ``ray.shutdown()``.
 
     Attributes:
         node_id: Id of the node of the Ray instance that this package initialised; None for the user's instance, and
@@ -631,8 +645,10 @@ class RayLease:
     node_id: str | None
 
     def __bool__(self) -> bool:
-        """Whether this lease (the owner's claim to use Ray) keeps Ray running: if True, the release of another lease
-        does not shut Ray down. False after `release`. Always False if the user initialised Ray.
+        """Whether this lease (the owner's claim to use Ray) keeps Ray running.
+
+        If True, the release of another lease does not shut Ray down. False after `release`. Always False if the user
+        initialised Ray.
         """
         return self.node_id is not None
 
@@ -655,8 +671,10 @@ _leases: Counter[str] = Counter()
 
 
 def start_ray_if_needed(config: AlgorithmConfig | None = None) -> RayLease:
-    """Connects to Ray, and returns a `RayLease` that the caller releases at the end. Uses the instance that the user
-    has initialised; else a running cluster, such as the one at ``RAY_ADDRESS``; else a new local instance.
+    """Connects to Ray, and returns a `RayLease` that the caller releases at the end.
+
+    Uses the instance that the user has initialised; else a running cluster, such as the one at ``RAY_ADDRESS``; else a
+    new local instance.
 
     Args:
         config: The config of an algorithm that a new instance has to hold, even if its processes then share cores.
@@ -685,8 +703,9 @@ _UNNEEDED = ("start_monitor", "start_api_server")
 
 @contextlib.contextmanager
 def _without_unneeded_services() -> Iterator[None]:
-    """Context manager in which a new local Ray starts without its autoscaler monitor and dashboard server. These
-    services take 0.8 s of CPU to start and a second to stop. Ray has no setting to omit them, and waits for the
+    """Context manager in which a new local Ray starts without its autoscaler monitor and dashboard server.
+
+    These services take 0.8 s of CPU to start and a second to stop. Ray has no setting to omit them, and waits for the
     dashboard server even with ``include_dashboard=False``. The context manager therefore replaces Ray's methods that
     start these services (`_UNNEEDED`) by methods that do nothing, and restores Ray's methods at the end. It ignores
     methods that the installed Ray version lacks.

@@ -132,15 +132,17 @@ _AT_THE_ROOT = frozenset(
 
 @functools.cache
 def is_name_of_runners(path: tuple[str, ...]) -> bool:
-    """Whether a metric with the path `path` below ``env_runners`` in results would collide with a standard metric: the
-    paths of the two metrics are equal, or one path begins with the other.
+    """Whether a metric with the path `path` below ``env_runners`` in results would collide with a standard metric.
+
+    Two metrics collide if their paths are equal, or if one path begins with the other.
     """
     return any(path[: len(own)] == own or own[: len(path)] == path for own in _OF_RUNNERS)
 
 
 def is_name_at_the_root(path: tuple[str, ...]) -> bool:
-    """Whether `path` is a reserved top-level key of results, such as ``("learners",)``. Callbacks cannot log a value
-    under this key itself; longer paths, such as ``("learners", "x")``, are not reserved.
+    """Whether `path` is a reserved top-level key of results, such as ``("learners",)``.
+
+    Callbacks cannot log a value under this key itself; longer paths, such as ``("learners", "x")``, are not reserved.
     """
     return len(path) == 1 and path[0] in _AT_THE_ROOT
 
@@ -213,8 +215,9 @@ def _paths(prefix: str, names: Sequence[str], ids: Mapping[str, Sequence[str]]) 
 
 
 def adds_up(name: str) -> bool:
-    """Whether the values of the metric `name` from several learners are summed. True if the values count steps that
-    were trained on or evaluated; the values of other metrics are averaged.
+    """Whether the values of the metric `name` from several learners are summed.
+
+    True if the values count steps that were trained on or evaluated; the values of other metrics are averaged.
     """
     return name == NUM_STEPS_EVALUATED or ("steps_trained" in name and not name.endswith("_throughput"))
 
@@ -278,8 +281,9 @@ def get_nested(result: Mapping[Any, Any], key: str | Sequence[str]) -> Any:
 
 
 def no_number(key: str, result: Mapping[Any, Any]) -> str:
-    """Returns the error message for a path at which a result contains no number. The message lists up to four similar
-    paths; if no path is similar, it lists the paths of all numbers.
+    """Returns the error message for a path at which a result contains no number.
+
+    The message lists up to four similar paths; if no path is similar, it lists the paths of all numbers.
     """
     keys = _paths_of_numbers(result)
     similar = _similar(key, keys)
@@ -288,8 +292,10 @@ def no_number(key: str, result: Mapping[Any, Any]) -> str:
 
 
 def no_key(key: Any, result: Mapping[Any, Any], parent: str = "") -> str:
-    """Returns the error message for a missing key of a result. The message contains advice about the key if the key is
-    in `_ABSENT`, else the most similar path, or the list of the existing keys if no path is similar.
+    """Returns the error message for a missing key of a result.
+
+    The message contains advice about the key if the key is in `_ABSENT`, else the most similar path, or the list of the
+    existing keys if no path is similar.
 
     Args:
         key: Key that was looked up.

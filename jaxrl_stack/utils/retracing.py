@@ -53,9 +53,11 @@ def _fresh_caches() -> contextlib.AbstractContextManager[None]:
 
 @functools.cache
 def _trace_number() -> Any:
-    """Returns a factory of context managers. Inside of ``with _trace_number()(1):``, JAX does not reuse traces of
-    jitted functions that it cached outside of such contexts. The first call creates the factory with
-    ``jax.make_user_context``; later calls return the same factory, so that JAX's caches do not grow.
+    """Returns a factory of context managers that prevent the reuse of JAX's cached traces.
+
+    Inside of ``with _trace_number()(1):``, JAX does not reuse traces of jitted functions that it cached outside of such
+    contexts. The first call creates the factory with ``jax.make_user_context``; later calls return the same factory, so
+    that JAX's caches do not grow.
     """
     return jax.make_user_context(0)
 

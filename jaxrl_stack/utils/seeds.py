@@ -30,8 +30,10 @@ def derived_seed(stream: str, *numbers: int) -> int:
 
 
 def generator_state(generator: np.random.Generator) -> dict[str, Any]:
-    """State of a NumPy generator as a dict that any file format can store: integers under the key "state", which may
-    have 128 bits, are split into lists of two integers below 2**64, the high word first.
+    """State of a NumPy generator as a dict that any file format can store.
+
+    Integers under the key "state", which may have 128 bits, are split into lists of two integers below 2**64, the high
+    word first.
 
     Args:
         generator: The generator; where its kind has an integer as a part of its state, there is a list of two here.

@@ -1,5 +1,6 @@
-"""Copies of training states, to continue after a failed call of a compiled program. The program donates the original
-state (reuses the memory of the state), so the original is lost if the call fails.
+"""Copies of training states, to continue after a failed call of a compiled program.
+
+The program donates the original state (reuses the memory of the state), so the original is lost if the call fails.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ LARGEST_SHARE = 0.005
 
 
 class Snapshots:
-    """Takes snapshots of a state, and keeps the last one. A snapshot is a copy of the state on the same devices.
-    Call `before_call` before each call of the compiled program that donates the state (reuses the memory of the state):
-    `before_call` takes a snapshot if one is due.
+    """Takes snapshots of a state, and keeps the last one.
+
+    A snapshot is a copy of the state on the same devices. Call `before_call` before each call of the compiled program
+    that donates the state (reuses the memory of the state): `before_call` takes a snapshot if one is due.
 
     A program may fail while it runs, because a host callback raises or an accelerator's memory is full. The arrays that
     were donated to it are then lost, and training can only continue from the last snapshot.
@@ -45,10 +47,11 @@ class Snapshots:
         self._is_compiled = False
 
     def before_call(self, *state: Any) -> bool:
-        """Copies the state that the next call of the compiled program donates, if a copy is due. A copy is due before
-        the first call, after at least `interval` calls since the last copy, and after other code has replaced the
-        state. Never copies if several JAX processes are joined: after a failure, the processes would continue from
-        different calls, so all of them restart from a checkpoint.
+        """Copies the state that the next call of the compiled program donates, if a copy is due.
+
+        A copy is due before the first call, after at least `interval` calls since the last copy, and after other code
+        has replaced the state. Never copies if several JAX processes are joined: after a failure, the processes would
+        continue from different calls, so all of them restart from a checkpoint.
 
         Args:
             *state: Dataclasses of arrays. A replaced part is recognised by its identity.
@@ -75,22 +78,27 @@ class Snapshots:
         return True
 
     def after_call(self, *state: Any) -> None:
-        """Counts a successful call of the compiled program. Records `state`, which the call returned, as the newest
-        state, so that `before_call` notices if other code replaces this state.
+        """Counts a successful call of the compiled program.
+
+        Records `state`, which the call returned, as the newest state, so that `before_call` notices if other code
+        replaces this state.
         """
         self.num_calls += 1
         self._newest = tuple(map(weakref.ref, state))
 
     def renamed(self, old: Any, new: Any) -> None:
-        """Records that `new` has replaced `old`, a part of the newest state. Without this record, the next call of
-        `before_call` would take a new snapshot because of the replacement.
+        """Records that `new` has replaced `old`, a part of the newest state.
+
+        Without this record, the next call of `before_call` would take a new snapshot because of the replacement.
         """
         self._newest = tuple(weakref.ref(new) if ref() is old else ref for ref in self._newest)
 
     def changed(self, old: Any, new: Any, change: Any) -> None:
-        """Records that the function `change` has replaced `old`, a part of the state, by `new` between two calls of the
-        compiled program. The replacement does not cause a new snapshot. If a snapshot exists, stores `change` in the
-        list `changes`: code that repeats the program's calls since this snapshot also repeats `change`.
+        """Records that `change` has replaced `old`, a part of the state, by `new` between two calls of the compiled
+        program.
+
+        `change` is a function. The replacement does not cause a new snapshot. If a snapshot exists, stores `change` in
+        the list `changes`: code that repeats the program's calls since this snapshot also repeats `change`.
 
         Args:
             old, new: Parts of the state.
@@ -124,9 +132,10 @@ def is_lost(*state: Any) -> bool:
 
 
 def reraise(error: BaseException, message: str) -> NoReturn:
-    """Raises a RuntimeError from `error`, with `message` and the text of `error`. `message` describes the state that a
-    failed program has lost. If `error` is an interruption such as KeyboardInterrupt, raises `error` itself again, with
-    `message` as a note.
+    """Raises a RuntimeError from `error`, with `message` and the text of `error`.
+
+    `message` describes the state that a failed program has lost. If `error` is an interruption such as
+    KeyboardInterrupt, raises `error` itself again, with `message` as a note.
 
     Raises:
         RuntimeError: From `error`, if that is an `Exception`; else `error` itself is raised, with a note.

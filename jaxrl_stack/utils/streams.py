@@ -16,9 +16,10 @@ import numpy as np
 
 
 class Stream(enum.IntEnum):
-    """Indices of the random streams, one per consumer of random numbers, such as the learner. `stream_key` derives a
-    PRNG key from a seed and an index. For one seed, the keys of different indices are independent. Do not change an
-    index: every seed would give other results.
+    """Indices of the random streams, one per consumer of random numbers, such as the learner.
+
+    `stream_key` derives a PRNG key from a seed and an index. For one seed, the keys of different indices are
+    independent. Do not change an index: every seed would give other results.
     """
 
     LEARNER = 1

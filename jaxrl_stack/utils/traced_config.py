@@ -17,9 +17,10 @@ from jaxrl_stack.utils.tracing_errors import NO_VALUES, remedy
 
 
 def current_values(settings: Mapping[str, Any], timesteps: Any, config_for: Callable[[str], Any]) -> dict[str, Any]:
-    """Computes the current settings of all modules: replaces each schedule in `settings` by its value at `timesteps`, a
-    lifetime step counter. To each module's settings, adds the settings that are constants in the compiled program; the
-    module's config lists their names in ``_static_settings``.
+    """Computes the current settings of all modules: replaces each schedule in `settings` by its current value.
+
+    This is the value at `timesteps`, a lifetime step counter. To each module's settings, adds the settings that are
+    constants in the compiled program; the module's config lists their names in ``_static_settings``.
 
     Args:
         settings: ``{"modules": {module_id: {name: float32 or schedule}}}``, and more schedules.
@@ -90,8 +91,9 @@ class TracedConfigView:
         )
 
     def get_config_for_module(self, module_id: str) -> TracedConfigView:
-        """Returns a view of one module's config, with the module's own settings. In the view, traced settings are the
-        current arrays that the compiled program gets as arguments.
+        """Returns a view of one module's config, with the module's own settings.
+
+        In the view, traced settings are the current arrays that the compiled program gets as arguments.
         """
         view = TracedConfigView(
             self._config.get_config_for_module(module_id),
@@ -108,9 +110,10 @@ class TracedConfigView:
 
 @contextlib.contextmanager
 def explain_traced_branches(view: TracedConfigView) -> Iterator[None]:
-    """Context manager that replaces JAX's error about a Python branch on a traced array, such as ``if array:``, by a
-    TypeError. The new message contains the source line and a fix. If the code has read traced config settings, the
-    message names them as the probable cause.
+    """Context manager that replaces JAX's error about a Python branch on a traced array by a TypeError.
+
+    An example of such a branch is ``if array:``. The new message contains the source line and a fix. If the code has
+    read traced config settings, the message names them as the probable cause.
 
     Wrap the tracing of user code (losses, hooks) in it.
 

@@ -32,8 +32,9 @@ def waiting_lines() -> list[str]:
 
 
 class WaitingReport:
-    """Logs every ten seconds which Ray resources the missing actors of one role need. An actor is missing if it has not
-    started, or has not restarted after a failure.
+    """Logs every ten seconds which Ray resources the missing actors of one role need.
+
+    An actor is missing if it has not started, or has not restarted after a failure.
 
     Args:
         role: Name of the actors in messages, such as "EnvRunner".
@@ -68,8 +69,10 @@ class WaitingReport:
             _reports.add(self)
 
     def note(self, number: int, obstacle: Callable[[], str | None] = lambda: None) -> None:
-        """Updates the report during a wait for actors: call this method repeatedly, with the number of actors that have
-        not started, or have not restarted after a failure. Logs a line about these actors every ten seconds.
+        """Updates the report during a wait for actors, and logs a line about these actors every ten seconds.
+
+        Call this method repeatedly, with the number of actors that have not started, or have not restarted after a
+        failure.
 
         Args:
             number: Number of missing actors; 0 ends the wait.
@@ -94,8 +97,10 @@ class WaitingReport:
             listener(self.line)
 
     def end(self) -> None:
-        """Ends the reports about the current wait, because the actors have started, or because the program no longer
-        waits for them. The next call of `note` with missing actors starts a new wait.
+        """Ends the reports about the current wait for actors.
+
+        The actors have started, or the program no longer waits for them. The next call of `note` with missing actors
+        starts a new wait.
         """
         self._since = self.line = None
 
@@ -110,9 +115,11 @@ def waiting_text(
     together: bool = False,
     obstacle: str | None = None,
 ) -> str:
-    """Formats a log line about a wait for actors that have not started. The line names the Ray resources that the
-    actors need, and the free and total amounts of the resources that the cluster lacks. If the wait has another reason
-    (`obstacle`, or processes that still start), the line gives this reason instead.
+    """Formats a log line about a wait for actors that have not started.
+
+    The line names the Ray resources that the actors need, and the free and total amounts of the resources that the
+    cluster lacks. If the wait has another reason (`obstacle`, or processes that still start), the line gives this
+    reason instead.
 
     Args:
         role: Name of the actors.

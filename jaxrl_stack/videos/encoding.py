@@ -25,8 +25,9 @@ _GIF_FPS = 50
 
 
 def checked_path(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Checks that the path of a video file ends in .mp4, .webm or .gif, and returns the path as a `pathlib.Path`. The
-    folder of the path need not exist.
+    """Checks that the path of a video file ends in .mp4, .webm or .gif, and returns the path as a `pathlib.Path`.
+
+    The folder of the path need not exist.
 
     Raises:
         ValueError: It does not end in .mp4, .webm or .gif.

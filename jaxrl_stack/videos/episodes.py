@@ -68,8 +68,10 @@ class PackedFrames:
 
 
 def captioned(episodes: Sequence[RecordedEpisode], fps: float) -> Iterator[np.ndarray]:
-    """Yields the frames of all episodes, one after the other, with text below each frame: number of the episode, step,
-    return so far, the action before the frame (if episodes have actions), and the return of each of several agents.
+    """Yields the frames of all episodes, one after the other, with text below each frame.
+
+    The text contains the number of the episode, the step, the return so far, the action before the frame (if episodes
+    have actions), and the return of each of several agents.
 
     Args:
         episodes: At least one; frames of others than the first are fitted to its size.
@@ -128,9 +130,10 @@ def _so_far(rewards: np.ndarray) -> np.ndarray:
 
 
 def _lines_of_agents(returns: Mapping[str, float], width: int) -> list[str]:
-    """Formats the returns of several agents as lines of text for a video. A line is at most `width` pixels wide, or
-    contains only one agent. The number of lines does not depend on the values of the returns. Returns [] for more than
-    `_MOST_AGENTS` agents.
+    """Formats the returns of several agents as lines of text for a video.
+
+    A line is at most `width` pixels wide, or contains only one agent. The number of lines does not depend on the values
+    of the returns. Returns [] for more than `_MOST_AGENTS` agents.
     """
     if len(returns) > _MOST_AGENTS:
         return []

@@ -48,8 +48,10 @@ class Video:
         return f"{self.path}: {len(self.returns)} episode(s), return {shown}"
 
     def _repr_html_(self) -> str:
-        """Returns an HTML player that contains the video file. For a file of more than `_MOST_BYTES` bytes, returns
-        only text: the path, the returns and lengths of the episodes, and the file size.
+        """Returns an HTML player that contains the video file.
+
+        For a file of more than `_MOST_BYTES` bytes, returns only text: the path, the returns and lengths of the
+        episodes, and the file size.
         """
         size, text = self.path.stat().st_size, html.escape(str(self))
         if size > _MOST_BYTES:
@@ -73,8 +75,9 @@ def player(path: pathlib.Path, text: str) -> str:
 
 
 def make_video(episodes: Sequence[RecordedEpisode], path: str | os.PathLike[str], fps: float = 30.0) -> Video:
-    """Writes one or more recorded episodes, one after the other, to a video file. Returns a `Video` object with the
-    file's path and the returns and lengths of the episodes.
+    """Writes one or more recorded episodes, one after the other, to a video file.
+
+    Returns a `Video` object with the file's path and the returns and lengths of the episodes.
 
     Args:
         episodes: At least one.

@@ -77,8 +77,10 @@ class MetricsLogger:
 
     @contextlib.contextmanager
     def used_by(self, callback: str) -> Iterator[None]:
-        """Context manager around the call of a callback, which may log values to this logger. If the callback uses a
-        name that is reserved for results, the logger ignores the value and warns, once for each callback and name.
+        """Context manager around the call of a callback, which may log values to this logger.
+
+        If the callback uses a name that is reserved for results, the logger ignores the value and warns, once for each
+        callback and name.
 
         Args:
             callback: Name of the callback, for the notice.
@@ -222,9 +224,10 @@ class MetricsLogger:
         )
 
     def _stats_of(self, key: Key, reduce: str | None, **settings: Any) -> StatsBase:
-        """Returns the statistic of a metric. Creates the statistic if the metric is new; else checks that `reduce` and
-        `settings` agree with the existing statistic. For a reserved name (see `used_by`), logs a warning and returns a
-        statistic that is not stored in the logger.
+        """Returns the statistic of a metric; creates the statistic if the metric is new.
+
+        If the metric is not new, checks that `reduce` and `settings` agree with the existing statistic. For a reserved
+        name (see `used_by`), logs a warning and returns a statistic that is not stored in the logger.
         """
         path = _path(key)
         given = {name: value for name, value in settings.items() if value is not None}
@@ -399,8 +402,10 @@ class MetricsLogger:
         return _map(results, lambda stats: stats.peek(compile=compile))
 
     def reduce(self, compile: bool = False) -> dict[str, Any]:
-        """Ends the interval since the last ``reduce()``. Returns a nested dict with one entry per metric: a `StatsBase`
-        object, which another logger can merge; with ``compile=True``, the metric's result, such as a mean.
+        """Ends the interval since the last ``reduce()``, and returns a nested dict with one entry per metric.
+
+        The entry is a `StatsBase` object, which another logger can merge. With ``compile=True``, the entry is the
+        metric's result, such as a mean.
 
         Args:
             compile: False returns `StatsBase` objects for `aggregate` of another logger. They contain the values since
@@ -541,6 +546,7 @@ def _map(
     tree: Mapping[str, Any], function: Callable[[Any], Any], keep: Callable[[Any], bool] = lambda stats: True
 ) -> dict[str, Any]:
     """Applies `function` to the leaves of a nested dict, such as statistics, and returns a nested dict of the results.
+
     Leaves for which ``keep(leaf)`` is False are left out.
     """
     out: dict[str, Any] = {}

@@ -165,8 +165,10 @@ def values_at(settings: Any, counter: Any, *, together: bool = True) -> Any:
 
 
 def shapes_at(settings: Any) -> Any:
-    """Shapes and dtypes of the result of ``values_at(settings, counter)``, which contains the current value in place
-    of each schedule. The result is a pytree of `jax.ShapeDtypeStruct`s, for tracing.
+    """Shapes and dtypes of the result of ``values_at(settings, counter)``, as a pytree of `jax.ShapeDtypeStruct`s.
+
+    The result of ``values_at`` contains the current value in place of each schedule. The shapes and dtypes are for
+    tracing.
     """
 
     def of_leaf(leaf: Any) -> jax.ShapeDtypeStruct:

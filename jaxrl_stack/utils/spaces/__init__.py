@@ -113,17 +113,22 @@ def dtype_of(space: Space) -> Any:
 
 
 def map_leaves(function: Callable[[Any], Any], space: Space) -> Any:
-    """Applies ``function(part)`` to each elementary part (neither `Dict` nor `Tuple`) of a space; returns a pytree with
-    the structure of `space`. Raises a TypeError for a part without a fixed shape.
+    """Applies ``function(part)`` to each elementary part (neither `Dict` nor `Tuple`) of a space.
+
+    Returns a pytree with the structure of `space`.
+
+    Raises:
+        TypeError: If a part has no fixed shape.
     """
     _leaves(space, "space")
     return map_parts(function, space)
 
 
 def map_parts(function: Callable[..., Any], space: Space, *values: Any) -> Any:
-    """Calls ``function(part, *entries)`` for each elementary part (neither `Dict` nor `Tuple`) of a space. `entries`
-    contains one entry of each pytree in `values`, at the same position as the part. Returns the results as a pytree
-    with the structure of `space`.
+    """Calls ``function(part, *entries)`` for each elementary part (neither `Dict` nor `Tuple`) of a space.
+
+    `entries` contains one entry of each pytree in `values`, at the same position as the part. Returns the results as a
+    pytree with the structure of `space`.
 
     Args:
         function: Called with a part of the space, and with the entry of each of `values` at the same position.
@@ -279,9 +284,10 @@ def conform(space: Space, value: Any, name: str = "value", *, casts: bool = Fals
 
 
 def _require_kind(leaf: Any, part: jax.Array, path: str) -> None:
-    """Raises ValueError if the dtype of the array `part` does not fit a space of integers: if the array contains
-    floats, or if the space is a `Box` whose integer dtype is smaller than the array's, so that large numbers would
-    wrap.
+    """Raises ValueError if the dtype of the array `part` does not fit a space of integers.
+
+    The dtype does not fit if the array contains floats, or if the space is a `Box` whose integer dtype is smaller than
+    the array's, so that large numbers would wrap.
     """
     dtype = np.dtype(leaf.dtype)
     if dtype.kind not in "iu":
@@ -488,9 +494,10 @@ MAX_SPACE_ELEMENTS = 1 << 24
 
 
 def num_described_entries(description: Any) -> int:
-    """Number of array entries in one element of a space, such as 12 for a `Box` of shape ``[3, 4]``. Counts nested
-    spaces, too; `Discrete` and `Text` count as 0 entries. `description` is a result of `space_to_dict`; the function
-    does not create the space.
+    """Number of array entries in one element of a space, such as 12 for a `Box` of shape ``[3, 4]``.
+
+    Counts nested spaces, too; `Discrete` and `Text` count as 0 entries. `description` is a result of `space_to_dict`;
+    the function does not create the space.
 
     Raises:
         ValueError: If a shape in the description is not valid.
@@ -578,8 +585,10 @@ def _leaf_dtype(leaf: Space) -> np.dtype:
 
 
 def _casts(dtype: Any, target: Any) -> bool:
-    """Whether values of a dtype may be converted to a space's dtype `target`. Bools and integers may be converted to
-    bool, integer and float dtypes; floats only to float dtypes. The sizes of the dtypes in bits do not matter.
+    """Whether values of a dtype may be converted to a space's dtype `target`.
+
+    Bools and integers may be converted to bool, integer and float dtypes; floats only to float dtypes. The sizes of the
+    dtypes in bits do not matter.
     """
     rank = {"b": 0, "u": 1, "i": 1, "f": 2}
 
@@ -621,15 +630,17 @@ def _flatten_leaf(leaf: Space, value: jax.Array, batch_dims: int, path: str) -> 
 
 
 def _aligned(array: np.ndarray, ndim: int) -> np.ndarray:
-    """Converts a NumPy array to int32, with leading axes of size 1 up to `ndim` axes, so that operations with arrays of
-    `ndim` axes need no rank promotion.
+    """Converts a NumPy array to int32, and adds leading axes of size 1 until it has `ndim` axes.
+
+    Operations with arrays of `ndim` axes then need no rank promotion.
     """
     return array.astype(np.int32).reshape((1,) * (ndim - array.ndim) + array.shape)
 
 
 def _bounds(leaf: Space) -> np.ndarray:
-    """Lower bounds (row 0) and upper bounds (row 1) of a flattened elementary space with n entries, float32 ``[2, n]``.
-    The bounds are 0 and 1 for all spaces except `Box`.
+    """Lower bounds (row 0) and upper bounds (row 1) of a flattened elementary space, float32 ``[2, n]``.
+
+    The space has n entries. The bounds are 0 and 1 for all spaces except `Box`.
     """
     if not isinstance(leaf, Box):
         return np.repeat(np.array([[0], [1]], np.float32), flatdim(leaf), axis=1)

@@ -29,8 +29,9 @@ def scaled_dimensions(box: Box) -> np.ndarray:
 
 
 def scaled_to_bounds(box: Box, actions: jax.Array) -> jax.Array:
-    """Converts a module's actions ``[B, *box.shape]`` to the environment's actions: maps the dimensions in
-    `scaled_dimensions` from [-1, 1] to their bounds, and clips all dimensions to their bounds.
+    """Converts a module's actions to the environment's actions.
+
+    Maps the dimensions in `scaled_dimensions` from [-1, 1] to their bounds, and clips all dimensions to their bounds.
 
     Args:
         box: A `Box` of floats.
@@ -48,9 +49,10 @@ def scaled_to_bounds(box: Box, actions: jax.Array) -> jax.Array:
 
 
 def scaled_from_bounds(box: Box, actions: Any) -> Any:
-    """Maps an environment's actions to a module's actions: from the bounds to [-1, 1] in the dimensions of
-    `scaled_dimensions`; other dimensions are unchanged. For actions within the bounds, this is the inverse of
-    `scaled_to_bounds`.
+    """Converts the environment's actions to a module's actions.
+
+    Maps the dimensions in `scaled_dimensions` from their bounds to [-1, 1]; other dimensions are unchanged. For actions
+    within the bounds, this is the inverse of `scaled_to_bounds`.
 
     Args:
         box: A `Box` of floats.
@@ -81,8 +83,9 @@ def shifted_to_bounds(box: Box, actions: jax.Array) -> jax.Array:
 
 
 def integer_bounds(box: Box, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds ``(low, high)`` of a `Box` of integers, converted to `dtype`, the dtype of a module's actions. If `dtype`
-    is an integer dtype, bounds outside of its range are clipped to this range.
+    """Bounds ``(low, high)`` of a `Box` of integers, converted to `dtype`, the dtype of a module's actions.
+
+    If `dtype` is an integer dtype, bounds outside of its range are clipped to this range.
     """
     if not jnp.issubdtype(dtype, jnp.integer):
         return box.low.astype(dtype), box.high.astype(dtype)
@@ -124,10 +127,11 @@ def member_maker(box: Box) -> Callable[[Any], np.ndarray]:
 
 
 def members_of(space: Space) -> Callable[[Any], Any]:
-    """Returns a function that converts actions of a compiled program to actions for the environment, whose action space
-    is `space`. Actions are a pytree with the structure of `space` and one array ``[..., *shape of the part]`` for each
-    part. The function copies arrays of `Box` parts to NumPy arrays with the part's dtype (see `member_maker`), and
-    leaves other arrays unchanged.
+    """Returns a function that converts actions of a compiled program to actions for the environment.
+
+    The environment's action space is `space`. Actions are a pytree with the structure of `space` and one array ``[...,
+    *shape of the part]`` for each part. The function copies arrays of `Box` parts to NumPy arrays with the part's dtype
+    (see `member_maker`), and leaves other arrays unchanged.
     """
     makers = map_parts(lambda part: member_maker(part) if isinstance(part, Box) else lambda own: own, space)
     return lambda actions: map_parts(lambda _, make, own: make(own), space, makers, actions)

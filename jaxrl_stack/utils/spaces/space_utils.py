@@ -103,9 +103,10 @@ def flatten_to_single_ndarray(input_: Any) -> Any:
 
 
 def batch(list_of_structs: Sequence[Any], *, individual_items_already_have_batch_dim: bool | str = False) -> Any:
-    """Joins the structs in a list to one struct of arrays: ``[{"a": 1}, {"a": 2}]`` → ``{"a": array([1, 2])}``. Stacks
-    the leaves along a new first axis. With `individual_items_already_have_batch_dim`, concatenates the leaves along
-    their first axis instead.
+    """Joins the structs in a list to one struct of arrays: ``[{"a": 1}, {"a": 2}]`` → ``{"a": array([1, 2])}``.
+
+    Stacks the leaves along a new first axis. With `individual_items_already_have_batch_dim`, concatenates the leaves
+    along their first axis instead.
 
     Args:
         list_of_structs: The items.
@@ -139,8 +140,9 @@ def clip_action(action: Any, action_space: Any) -> Any:
 
 
 def unsquash_action(action: Any, action_space_struct: Any) -> Any:
-    """Maps the `Box` parts of an action from [-1, 1] to their bounds, in dimensions with two finite bounds that differ,
-    and clips the parts to their bounds.
+    """Maps the `Box` parts of an action from [-1, 1] to their bounds, and clips the parts to their bounds.
+
+    Maps only the dimensions with two finite bounds that differ.
 
     Integer boxes count from their lower bound. Other discrete parts stay as they are.
 
@@ -177,9 +179,10 @@ def normalize_action(action: Any, action_space_struct: Any) -> Any:
 
 
 def convert_element_to_space_type(element: Any, sampled_element: Any) -> Any:
-    """Converts the types in `element`, so that the method ``contains`` of the element's space accepts them. If a leaf
-    of `sampled_element` is a NumPy array, a NumPy scalar or an int, the part of `element` at the same position gets the
-    type and dtype of this leaf. For example, a list becomes a NumPy array. Other parts are unchanged.
+    """Converts the types in `element`, so that the method ``contains`` of the element's space accepts them.
+
+    If a leaf of `sampled_element` is a NumPy array, a NumPy scalar or an int, the part of `element` at the same
+    position gets the type and dtype of this leaf. For example, a list becomes a NumPy array. Other parts are unchanged.
 
     Args:
         element: A struct, for example read from JSON.

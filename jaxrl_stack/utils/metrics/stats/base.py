@@ -125,8 +125,10 @@ class StatsBase(ABC):
 
 
 class ReportingStats(StatsBase):
-    """Base class of the built-in statistics. It stores the values from which `peek` computes the result, and tracks
-    which values were not yet reported to a parent logger.
+    """Base class of the built-in statistics.
+
+    The class stores the values from which `peek` computes the result, and tracks which values were not yet reported to
+    a parent logger.
 
     `reduce(compile=False)` reports only the values since the last `reduce`, so that a parent logger can add up reports
     without counting a value twice. A window keeps its values. The report of a root logger is a copy of everything,
@@ -159,9 +161,10 @@ class ReportingStats(StatsBase):
 
     @abstractmethod
     def _start_interval(self) -> None:
-        """Starts a new interval (the time between two calls of `reduce`): the next report does not contain values that
-        were logged before this call. Some statistics, such as an EMA or a mean with a window, keep these values for
-        `peek`; other statistics delete them.
+        """Starts a new interval (the time between two calls of `reduce`).
+
+        The next report does not contain values that were logged before this call. Some statistics, such as an EMA or a
+        mean with a window, keep these values for `peek`; other statistics delete them.
         """
 
     def merge(self, incoming_stats: list[Any]) -> None:
@@ -225,8 +228,10 @@ def as_window(window: float | None) -> int | None:
 
 
 def interleave(series: Sequence[Sequence[Any]]) -> list[Any]:
-    """Merges lists of values, which several loggers logged in the same interval, into one list, in the estimated
-    order of time. The times are not known, so each logger's values are treated as evenly spread over the interval.
+    """Merges lists of values from several loggers into one list, in the estimated order of time.
+
+    The loggers logged the values in the same interval. The times are not known, so each logger's values are treated as
+    evenly spread over the interval.
 
     So a window over the result holds every logger's newest values, in proportion to how many each has.
     """

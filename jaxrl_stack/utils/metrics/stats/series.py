@@ -35,17 +35,20 @@ class SeriesStats(RecentStats):
         """
 
     def window_reduce(self, values: Any = None) -> list[Any]:
-        """Computes the statistic, such as the maximum, of the numbers in `values`; skips NaN values. If `values` is
-        None, uses the last `window` logged values, or without a window all values since the last `reduce`. Returns a
-        list, ``[statistic]``. If no number is left, the statistic is the class attribute `value_of_nothing`, such as
-        NaN.
+        """Computes the statistic, such as the maximum, of the numbers in `values`; skips NaN values.
+
+        If `values` is None, uses the last `window` logged values, or without a window all values since the last
+        `reduce`. Returns a list, ``[statistic]``. If no number is left, the statistic is the class attribute
+        `value_of_nothing`, such as NaN.
         """
         numbers = [v for v in (self._values() if values is None else values) if v == v]
         return [self.reduce_values(numbers) if numbers else self.value_of_nothing]
 
     def running_reduce(self, value_1: Any, value_2: Any) -> list[Any]:
-        """Updates `value_1`, the statistic of the values since the last `reduce`, with `value_2`. `value_2` is a new
-        value, or the statistic of another logger's values. Returns the updated statistic in a list, ``[statistic]``.
+        """Updates `value_1`, the statistic of the values since the last `reduce`, with `value_2`.
+
+        `value_2` is a new value, or the statistic of another logger's values. Returns the updated statistic in a list,
+        ``[statistic]``.
         """
         return self.window_reduce([value_1, value_2])
 
