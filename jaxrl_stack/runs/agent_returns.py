@@ -21,7 +21,7 @@ _MOST_POLICIES = 16
 
 
 def columns_of_agents(columns: Iterable[str], key: str = RETURN) -> dict[str, str]:
-    """Selects the columns with the mean return of each agent, or of each policy if there are many agents.
+    """Selects a run's columns with the mean return of each agent, or of each policy if there are many agents.
 
     Args:
         columns: All columns of a run.

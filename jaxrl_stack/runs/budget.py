@@ -33,10 +33,10 @@ class Budget:
 
     @classmethod
     def read(cls, budget: Any, where: str) -> Budget:
-        """Converts the argument `budget` of a search to a `Budget`.
+        """Converts the argument `budget` of a search, a time or a number of env steps, to a `Budget`.
 
         Args:
-            budget: Seconds, text such as ``"10 min"``, or ``{"num_env_steps_sampled_lifetime": n}``.
+            budget: Seconds, text such as ``"2h"`` or ``"10 min"``, or ``{"num_env_steps_sampled_lifetime": n}``.
             where: Name of the caller, for messages.
 
         Raises:

@@ -390,7 +390,7 @@ class History:
 
 
 def _note_changes(settings: dict[str, list[tuple[int, float]]], config: Any, row: int) -> None:
-    """Records in `settings` which numeric settings of the config have changed since the previous iteration.
+    """Records in `settings` which numeric settings of the run's config have changed since the previous iteration.
 
     If a setting is new, has another value or is missing (value NaN), adds ``(row, value)`` to the setting's list in
     `settings`. `row` is the iteration's row in the table.

@@ -133,8 +133,9 @@ def learn(
 def _last_checkpoint(algo: Algorithm, reason: str, at_end: bool | None) -> Path | None:
     """Saves a checkpoint of a run's last iteration, depending on `at_end`, and returns the path of the checkpoint.
 
-    If `at_end` is True, always saves it; if False, only after Ctrl-C; if None, only in runs that save checkpoints. Also
-    returns the path if this iteration's checkpoint was saved earlier; None if this iteration has no checkpoint.
+    If `at_end` is True, always saves the checkpoint; if False, only after Ctrl-C; if None, only in runs that save
+    checkpoints. Also returns the path if this iteration's checkpoint was saved earlier. Returns None if this iteration
+    has no checkpoint.
     """
     stored, directory = algo.stored_checkpoints, algo.output.directory
     is_wanted = stored.frequency is not None if at_end is None else at_end or reason == CTRL_C

@@ -102,8 +102,8 @@ def population_numbers(members: MemberResults, is_live: np.ndarray, key: str = R
         key: Number to compare members by; NaN if unknown.
 
     Returns:
-        The numbers of members and of live members; of `key` the best value, its member (None if unknown for all), the
-        median, the interquartile mean, and the worst value.
+        The numbers of members and of live members; of `key` the best value, the index of its member (None if
+        unknown for all), the median, the interquartile mean, and the worst value.
     """
     values = np.where(is_live, members.column(key), np.nan)
     known = values[np.isfinite(values)]

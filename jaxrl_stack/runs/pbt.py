@@ -109,7 +109,7 @@ class Explored(NamedTuple):
 def explore(
     pbt: PBT, settings: Mapping[str, Any], rng: np.random.Generator, is_valid: Callable[[str, Any], bool]
 ) -> Explored:
-    """Chooses the settings of a member that becomes a copy of another member.
+    """Chooses the settings of a population member that becomes a copy of another member.
 
     Resamples or perturbs each setting in `PBT.mutations`. The new values have the same distribution as in the explore
     step of Ray Tune's ``PopulationBasedTraining``.

@@ -82,7 +82,7 @@ class Scores:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last iteration can have scores.
+        """Whether the population members can have scores after the last iteration.
 
         False if scores come from evaluations and the iteration had no evaluation, else True. The score of a member may
         still be NaN, for example before an episode has ended.
@@ -109,10 +109,10 @@ class Scores:
         return float(np.nanmax(self._last(self._schedule.time_attr)))
 
     def decidable_times(self) -> list[float]:
-        """Lists the times of the iterations after which a scheduler can decide.
+        """Lists the times of the iterations after which a scheduler can decide about the population members.
 
-        `times` defines these times. In these iterations, every member has a score, except members that ended before the
-        iteration or diverged in it.
+        `times` defines the time of an iteration. In these iterations, every member has a score, except members
+        that ended before the iteration or diverged in it.
         """
         history, times = self._population.history, self.times()
         if not times:

@@ -306,8 +306,8 @@ class Trainer:
     def expected_steps(self) -> float:
         """Returns the number of env steps after which a run ends at the latest.
 
-        The number is computed from the stop criteria of the runs. Returns 0 if it is unknown, for example if a return
-        is the only criterion.
+        The number is computed from the stop criteria of the runs. Returns 0 if the number is unknown, for example if a
+        return is the only criterion.
         """
         search = self._search
         if callable(search.until):
@@ -530,7 +530,7 @@ class Record:
         """Creates the record of a sweep's waves.
 
         If ``results_dir`` and ``checkpoint_seconds`` are set, the record is stored in the folder ``results_dir``, so
-        that a killed sweep can continue. Otherwise, it exists only in memory.
+        that a killed sweep can continue. Otherwise, the record exists only in memory.
         """
         directory = search.config.results_dir
         is_kept = search.checkpoint_seconds is not None and directory is not None

@@ -210,7 +210,7 @@ class StoredCheckpoints:
             self._pending = _Pending(Path(path), iteration, seconds, self._mark(iteration), self._course)
 
     def _complete(self) -> None:
-        """Waits until the checkpoint that is being written is complete, then removes old checkpoints.
+        """Waits until the checkpoint that is being written is complete, then removes checkpoints that are not needed.
 
         Removes two kinds of checkpoints: checkpoints that `num_to_keep` and `max_bytes` do not keep, and checkpoints
         that `restored` has marked for removal. If the run was restored after this save began, the marked checkpoints

@@ -189,10 +189,10 @@ class Sweep(Series):
         return "\n".join([table, *([] if (number, which) == (RETURN, "max") else [ranked]), *ends])
 
     def _lines_of_ends(self, best: Mapping[str, Any]) -> list[str]:
-        """Returns a sentence for each setting whose value in `best` is near a bound of the setting's domain.
+        """Returns a sentence for each setting whose best value is near a bound of the setting's search space.
 
-        `best` is the best combination of settings. The domain is the setting's part of the search space. Near means
-        within 5 % of the domain's width, on a logarithmic scale for log-uniform domains.
+        `best` is the best combination of settings, and contains these values. Near means within 5 % of the width of the
+        setting's search space (its domain), on a logarithmic scale for log-uniform domains.
         """
         lines = []
         for name, values in self.space.items():

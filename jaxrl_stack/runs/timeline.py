@@ -243,9 +243,9 @@ class Timeline(BaseTimeline[RecordedIteration]):
     def _has_restored(self, checkpoint: StoredCheckpoint) -> bool:
         """Whether the recorded iterations begin with the state in `checkpoint`.
 
-        True if the last command (recorded method call) before these iterations that changed the run's iteration
-        restored this checkpoint completely. False if the command restored only one component of the checkpoint, such as
-        ``"learner_group"``.
+        Before these iterations, commands (recorded method calls) may have changed the run's iteration. True if the last
+        of these commands restored this checkpoint completely. False if the command restored only one component of the
+        checkpoint, such as ``"learner_group"``.
         """
         origin = self.origin
         if checkpoint.iteration != self.first or origin is None or origin.number != self._began_at:
@@ -264,8 +264,8 @@ class Timeline(BaseTimeline[RecordedIteration]):
         """Line number in ``commands.jsonl`` of the command (recorded method call) after which the recorded iterations
         began.
 
-        This is the last command before the recorded iterations that changed the run's iteration, such as a restore.
-        Lines are counted from 1. 0 without such a command.
+        This is the last command that changed the run's iteration, such as a restore, before the recorded iterations
+        began. Lines are counted from 1. The result is 0 without such a command.
         """
         return max((own.number for own in self._commands_before if own.iteration != own.iteration_after), default=0)
 

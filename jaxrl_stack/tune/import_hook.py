@@ -25,10 +25,11 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Finds a module, and changes its loader to call the module's function in `callbacks` after the module's code.
+        """Finds a module whose import must be followed by a function call, and returns the module's spec.
 
-        Finds the module with the other finders in ``sys.meta_path``, and returns the spec that they find. Returns None
-        if the module is not in `callbacks`, or is not found.
+        Finds the module with the other finders in ``sys.meta_path``. Changes the loader of the spec that they find, so
+        that the loader calls the module's function in `callbacks` after the module's code has run. Returns None if the
+        module is not in `callbacks`, or is not found.
         """
         callback = self._callbacks.get(fullname)
         if callback is None:

@@ -58,7 +58,7 @@ def allows_an_action(action_space: Any, mask: Any) -> Any:
 def note_mask_that_allows_nothing() -> None:
     """Logs a warning, only once, that an action mask allows no action.
 
-    The action is therefore drawn from all actions. Raises no error: the callers continue.
+    The warning also says that the action is therefore drawn from all actions. Raises no error: the callers continue.
     """
     notice_once(
         "An action mask allows no action, so the action is drawn from all of them. Repair the environment: each mask "

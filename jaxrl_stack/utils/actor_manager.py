@@ -394,8 +394,8 @@ class FaultTolerantActorManager:
     ) -> list[Any]:
         """Sends a new call to each actor that is not busy, then returns the results of the finished calls.
 
-        An actor is busy if it has the maximum number of pending calls with the tag `tag` (the caller's label for
-        calls). The new calls and the returned results have this tag. Skips unhealthy actors by default.
+        An actor is busy if it has the maximum number of pending calls with this tag (the caller's label for calls). The
+        new calls and the finished calls have this tag. Skips unhealthy actors by default.
 
         Args:
             func: See `foreach_actor`.

@@ -212,8 +212,8 @@ class ActorRecovery:
     def count_failure(self, error: Exception) -> None:
         """Counts a failure of an actor, and raises an error if too many failures occurred in a row.
 
-        The loss policy allows `LossPolicy.tolerance` failures in a row, without a success of any actor of the pool in
-        between.
+        Failures occur in a row if no actor of the pool succeeds in between. The loss policy allows at most
+        `LossPolicy.tolerance` failures in a row.
 
         Raises:
             ConsecutiveFailuresError: If the policy does not tolerate as many.

@@ -281,7 +281,7 @@ def place_shards(shards: Sequence[Any], devices: list[Device]) -> Any:
 
     Moves pytree i to device i. The result is sharded like the result of `place_sharded`.
 
-    Nothing is computed for it: stacking them would compile a program for every shape.
+    The function computes nothing: stacking the pytrees would compile a program for every shape.
     """
     sharding = _sharding(devices, "devices")
 
@@ -358,7 +358,7 @@ def all_shards(tree: Any) -> Any:
     The leaves are sharded over the D devices of all processes that ``jax.distributed`` joined, or of this process if
     none are joined.
 
-    All joined processes must call it together; each of them receives the slices of all.
+    All joined processes must call this function together; each process receives the slices of all processes.
     """
 
     def gather(x: jax.Array) -> Any:

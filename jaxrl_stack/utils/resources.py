@@ -175,10 +175,10 @@ def bundle_index(config: AlgorithmConfig, role: Role) -> int:
 
 
 def _processes(config: AlgorithmConfig) -> list[Role]:
-    """Returns the role of each actor, such as "learner", in the order of the resource bundles.
+    """Returns a list with the role of each actor, in the order of the resource bundles.
 
-    Environments that run on the device have no EnvRunner actors. The list omits the aggregators of learner actors,
-    because these aggregators share the learners' bundles.
+    A role is, for example, "learner". Environments that run on the device have no EnvRunner actors. The list omits the
+    aggregators of learner actors, because these aggregators share the learners' bundles.
     """
     # Without an environment to train on, none of the first kind samples; and RLlib's default alone asks for none.
     num_runners = 0 if config.env is None else config.num_sampling_actors
@@ -607,8 +607,8 @@ def scheduling_strategies(group: Any, offset: int, number: int, options: Mapping
 def in_last_bundles(group: Any, number: int) -> list[Any]:
     """Ray's option ``scheduling_strategy`` for each of `number` actors, to place the actors in a placement group.
 
-    Places one actor in each of the last `number` bundles of the placement group `group`. If `group` is None, the option
-    of each actor is None.
+    The options place one actor in each of the last `number` bundles of the placement group `group`. If `group` is None,
+    the option of each actor is None.
     """
     if group is None:
         return [None] * number

@@ -94,11 +94,11 @@ class Snapshots:
         self._newest = tuple(weakref.ref(new) if ref() is old else ref for ref in self._newest)
 
     def changed(self, old: Any, new: Any, change: Any) -> None:
-        """Records that `change` has replaced `old`, a part of the state, by `new` between two calls of the compiled
-        program.
+        """Records that a function has replaced a part of the state between two calls of the compiled program.
 
-        `change` is a function. The replacement does not cause a new snapshot. If a snapshot exists, stores `change` in
-        the list `changes`: code that repeats the program's calls since this snapshot also repeats `change`.
+        The function `change` has replaced the part `old` by `new`. The replacement does not cause a new snapshot. If a
+        snapshot exists, stores `change` in the list `changes`: code that repeats the program's calls since this
+        snapshot also repeats `change`.
 
         Args:
             old, new: Parts of the state.

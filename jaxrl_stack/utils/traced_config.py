@@ -115,7 +115,7 @@ def explain_traced_branches(view: TracedConfigView) -> Iterator[None]:
     An example of such a branch is ``if array:``. The new message contains the source line and a fix. If the code has
     read traced config settings, the message names them as the probable cause.
 
-    Wrap the tracing of user code (losses, hooks) in it.
+    Wrap the tracing of user code (losses, hooks) in this context manager.
 
     Args:
         view: The view that the code reads its settings from.

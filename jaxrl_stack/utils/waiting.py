@@ -99,8 +99,8 @@ class WaitingReport:
     def end(self) -> None:
         """Ends the reports about the current wait for actors.
 
-        The actors have started, or the program no longer waits for them. The next call of `note` with missing actors
-        starts a new wait.
+        Called when the actors have started, or when the program no longer waits for them. The next call of `note`
+        with missing actors starts a new wait.
         """
         self._since = self.line = None
 

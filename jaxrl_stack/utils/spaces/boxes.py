@@ -29,7 +29,7 @@ def scaled_dimensions(box: Box) -> np.ndarray:
 
 
 def scaled_to_bounds(box: Box, actions: jax.Array) -> jax.Array:
-    """Converts a module's actions to the environment's actions.
+    """Converts a module's actions to the environment's actions, which are within the bounds of a `Box`.
 
     Maps the dimensions in `scaled_dimensions` from [-1, 1] to their bounds, and clips all dimensions to their bounds.
 
@@ -49,7 +49,7 @@ def scaled_to_bounds(box: Box, actions: jax.Array) -> jax.Array:
 
 
 def scaled_from_bounds(box: Box, actions: Any) -> Any:
-    """Converts the environment's actions to a module's actions.
+    """Converts the environment's actions, which have a `Box` space, to a module's actions.
 
     Maps the dimensions in `scaled_dimensions` from their bounds to [-1, 1]; other dimensions are unchanged. For actions
     within the bounds, this is the inverse of `scaled_to_bounds`.
