@@ -105,8 +105,9 @@ def opponents_memory(runner: RunnerState, num_devices: int) -> MemoryEstimate:
 
 
 def _of_block(what: str, facts: Facts, num_envs: int, num_steps: int, layouts: Mapping[str, Layout]) -> MemoryEstimate:
-    """Estimates the memory of sampled columns, for `num_envs` environments and `num_steps` steps. Modules
-    without an entry in `layouts` have columns in the layout in which EnvRunners record them, ``[T, B, ...]``.
+    """Estimates the memory of the columns that `num_envs` environments record in `num_steps` steps.
+
+    Modules without an entry in `layouts` have columns in the layout in which EnvRunners record them, ``[T, B, ...]``.
     """
     counts, recorded, rows = {"envs": num_envs, "steps": num_steps}, facts.recorded, facts.num_rows(num_envs)
     of_modules = {mid: own.block(num_steps, rows[mid], layouts.get(mid)) for mid, own in recorded.items()}
@@ -139,9 +140,10 @@ def batch_remedy(config: AlgorithmConfig) -> str:
 
 
 def least_memory(config: AlgorithmConfig) -> MemoryEstimate:
-    """Returns a lower bound of the memory that a config needs: the memory of the rollout or of the train batch,
-    whichever is larger. The bound holds for all spaces and modules, because only numbers of environments, steps and
-    rows determine it.
+    """Returns a lower bound of the memory that training with a config needs.
+
+    The bound is the memory of the rollout or of the train batch, whichever is larger. The bound holds for all spaces
+    and modules, because only numbers of environments, steps and rows determine it.
 
     This check of counts refuses excessive sizes before environments and actors are created. The actual memory is
     estimated after the training step's plan.
@@ -156,9 +158,11 @@ def least_memory(config: AlgorithmConfig) -> MemoryEstimate:
 
 
 def require_host_memory(config: AlgorithmConfig, estimate: MemoryEstimate, num_actors: Any, remedy: str = "") -> None:
-    """Raises ValueError if `estimate`, for example the estimated memory of a train batch, exceeds the free memory of
-    this machine. If actors need the memory, compares `estimate` with the installed memory instead, and only if the
-    cluster has no other machine and cannot grow.
+    """Raises ValueError if `estimate`, for example the estimated memory of a train batch, exceeds the memory of this
+    machine.
+
+    The limit is the free memory. If actors need the memory, the limit is the installed memory instead, and the check is
+    made only if the cluster has no other machine and cannot grow.
 
     Args:
         config: The algorithm's config.
@@ -179,7 +183,9 @@ def require_host_memory(config: AlgorithmConfig, estimate: MemoryEstimate, num_a
 
 def require_counts_on_host(config: AlgorithmConfig) -> None:
     """Raises ValueError if the config's numbers of environments, rollout steps or train batch rows need more memory
-    than the machine has. Computes lower bounds of the memory; creates no environments or arrays.
+    than the machine has.
+
+    Computes lower bounds of the memory; creates no environments or arrays.
 
     Args:
         config: The algorithm's config.
@@ -240,10 +246,11 @@ def require_device_memory(devices: Sequence[Device], whole: MemoryEstimate, reme
 
 
 def free_device_memory(devices: Sequence[Device]) -> int | None:
-    """Returns the free device memory in bytes for arrays that are divided equally over all devices: the least free
-    memory of a device, times the number of devices. All CPU devices of a process count as one device, because they
-    share the host's memory. Other processes are assumed to have as much free memory as this one. Returns None if the
-    free memory is unknown.
+    """Returns the free device memory in bytes for arrays that are divided equally over all devices.
+
+    This is the least free memory of a device, times the number of devices. All CPU devices of a process count as one
+    device, because they share the host's memory. Other processes are assumed to have as much free memory as this one.
+    Returns None if the free memory is unknown.
     """
     places = devices[:1] if devices[0].platform == "cpu" else devices
     sizes = [size for size in map(available_memory, places) if size is not None]

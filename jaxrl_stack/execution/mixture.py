@@ -79,6 +79,7 @@ class Mixture:
 
     def draw(self, kept: MixedKept, state: TrainState, place: Any) -> tuple[MixedKept, TrainState, dict[str, Drawn]]:
         """Draws each module's train batch: sampled rows from the replay buffer, followed by recorded rows.
+
         `Drawn.items` has the indices of the sampled rows only, because nothing is written back to recorded rows.
         """
         sampled, state, first = self.replay.draw(kept.sampled, state, place)

@@ -105,8 +105,9 @@ class NoEvaluation(Evaluation):
     # ----------------------------------------------------------------------------------------------------------- state
 
     def _stored_runner(self) -> SingleAgentEnvRunner | None:
-        """Returns the runner whose connectors are saved in checkpoints. None if the config has no spaces. If the runner
-        cannot be built, prints a notice and returns None.
+        """Returns the runner whose connectors are saved in checkpoints, or None.
+
+        Returns None if the config has no spaces. If the runner cannot be built, prints a notice and returns None.
         """
         driver = self._driver
         if None in (driver.config.observation_space, driver.config.action_space):

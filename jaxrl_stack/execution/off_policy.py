@@ -85,15 +85,18 @@ class OffPolicyStep(TrainingStep):
         return Plan.of(self, [self._samples])
 
     def _learning_starts(self, config: OffPolicyConfig) -> int:
-        """Returns the number of steps to sample before the first update. If the setting counts agent steps and training
-        runs on the device, converts the number to env steps.
+        """Returns the number of steps to sample before the first update.
+
+        If the setting counts agent steps and training runs on the device, converts the number to env steps.
         """
         return -(-config.num_steps_sampled_before_learning_starts // self._counted_per_env_step)
 
     def _make_replays(self, facts: Facts) -> None:
-        """Creates the modules' replay buffers (`replays`), and sets this training step's attributes that describe the
-        buffers and the drawn batches, such as `rows_per_update` and `kept_memory`. The attribute `num_updates` must be
-        set before.
+        """Creates the modules' replay buffers, and sets this training step's attributes that describe the buffers and
+        the drawn batches.
+
+        The buffers are stored in `replays`. Other attributes are, for example, `rows_per_update` and `kept_memory`. The
+        attribute `num_updates` must be set before.
         """
         config, modules = self.config, facts.acting_modules
         self._restores_environments = facts.restores_environments
@@ -113,8 +116,10 @@ class OffPolicyStep(TrainingStep):
         self.batch_memory = drawn_memory(facts, self.forms, numbers)
 
     def _columns_of(self, facts: Facts, module_id: str) -> tuple[str, ...]:
-        """Returns the names of the additional columns that the replay buffer stores for a module: columns that losses,
-        modules and learner connectors declare in `columns_from_acting`, except columns that drawn items have anyway.
+        """Returns the names of the additional columns that the replay buffer stores for a module.
+
+        Losses, modules and learner connectors declare these columns in `columns_from_acting`. Columns that drawn items
+        have anyway are not included.
         """
         declared = facts.learner_group.declared_columns.get(module_id, ())
         return tuple(name for name in declared if name not in NAMES_OF_SAMPLES)
@@ -193,8 +198,9 @@ class OffPolicyStep(TrainingStep):
     def _written_back(
         self, place: Place, kept: dict[str, Any], drawn: Mapping[str, Drawn], logged: Mapping[Any, Any]
     ) -> dict[str, Any]:
-        """Writes values that an update logged for the drawn items back to the replay buffers: for example, TD errors
-        become the items' new priorities. Returns the new states of the replay buffers.
+        """Writes values that an update logged for the drawn items back to the replay buffers.
+
+        For example, TD errors become the items' new priorities. Returns the new states of the replay buffers.
         """
         trained = [mid for mid in drawn if mid in self._trained]
         for name, replay in self.replays.items():
@@ -242,8 +248,10 @@ class OffPolicyStep(TrainingStep):
         return part
 
     def _part(self, name: str) -> KeptPart:
-        """Returns a `KeptPart`, which reads and replaces the state of the replay buffer `name`. This state is one entry
-        of the data that the training step stores between calls, the dict ``{name: state}`` of all replay buffers.
+        """Returns a `KeptPart`, which reads and replaces the state of the replay buffer `name`.
+
+        This state is one entry of the data that the training step stores between calls, the dict ``{name: state}`` of
+        all replay buffers.
         """
         return KeptPart(self.kept, lambda kept: kept[name], lambda kept, own: {**kept, name: own})
 

@@ -119,9 +119,11 @@ class OfflineEvaluation:
         return [group.local_runner.run() for _ in range(int(self.config.offline_evaluation_duration))]
 
     def _runs_in_actors(self, group: OfflineEvaluationRunnerGroup, is_training: Callable[[], bool] | None) -> list[Any]:
-        """Requests evaluations from the runner actors, ``offline_evaluation_duration`` times the number of runners in
-        total, and returns the actors' reports. With ``offline_evaluation_duration="auto"``, requests evaluations until
-        the concurrent training ends (`is_training` returns False).
+        """Requests evaluations from the runner actors, and returns the actors' reports.
+
+        The number of requested evaluations is ``offline_evaluation_duration`` times the number of runners. With
+        ``offline_evaluation_duration="auto"``, requests evaluations until the concurrent training ends (`is_training`
+        returns False).
         """
         timeout, duration = self.config.offline_evaluation_timeout_s, self.config.offline_evaluation_duration
         wanted = None if duration == "auto" else int(duration) * group.num_runners

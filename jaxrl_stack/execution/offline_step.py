@@ -80,10 +80,11 @@ class OfflineStep(TrainingStep):
         return type(self.data).sample is not OfflineData.sample
 
     def _keeps_resident(self) -> bool:
-        """Whether the devices store the whole data set; if False, the host streams the data. Always False if a user's
-        ``OfflineData.sample`` returns the minibatches. Otherwise, the setting ``keep_resident`` decides. If this
-        setting is None, returns True if the data fits into memory (see `data_budget`) and no `prelearner_class`
-        converts the rows again in every pass.
+        """Whether the devices store the whole data set; if False, the host streams the data.
+
+        Always False if a user's ``OfflineData.sample`` returns the minibatches. Otherwise, the setting
+        ``keep_resident`` decides. If this setting is None, returns True if the data fits into memory (see
+        `data_budget`) and no `prelearner_class` converts the rows again in every pass.
         """
         if self.samples_itself:
             return False
@@ -226,9 +227,11 @@ class OfflineStep(TrainingStep):
         return num_shares * -(-wanted // each)
 
     def _plan_updates(self, number: int, num_items: int) -> None:
-        """Sets the step's attributes `num_updates`, `rows_per_update` and `num_env_steps`. An update takes `number`
-        items (single steps or sequences). The number of updates is the setting ``dataset_num_iters_per_learner``; by
-        default, the updates of a training step make one pass over the data, which has `num_items` items.
+        """Sets the numbers of updates, rows per update and env steps of a training step.
+
+        These are the attributes `num_updates`, `rows_per_update` and `num_env_steps`. An update takes `number` items
+        (single steps or sequences). The number of updates is the setting ``dataset_num_iters_per_learner``; by default,
+        the updates of a training step make one pass over the data, which has `num_items` items.
         """
         self.num_updates = int(self.config.dataset_num_iters_per_learner or -(-num_items // number))
         self.rows_per_update = number * self.items.steps_per_item
@@ -284,6 +287,7 @@ class OfflineStep(TrainingStep):
 
     def draw_rows(self) -> Experience:
         """Draws a minibatch of recorded steps for computations without an update, such as losses of an evaluation.
+
         `prepare` computes additional columns, such as value targets, with the learner's module: once for each chunk of
         data in memory, and again after `prepare_anew`. If a user's `OfflineData.sample` returns the minibatch, this
         minibatch must already contain the additional columns.
@@ -385,9 +389,10 @@ class OfflineStep(TrainingStep):
 
 
 def data_budget(config: AlgorithmConfig) -> int | None:
-    """Maximum bytes of recorded data in memory: the setting `max_resident_bytes`. If the setting is None, the maximum
-    is a quarter of the smallest free memory among the host and this process's learner devices. None if no free memory
-    is known.
+    """Maximum number of bytes of recorded data in memory.
+
+    The maximum is the setting `max_resident_bytes`. If the setting is None, the maximum is a quarter of the smallest
+    free memory among the host and this process's learner devices. None if no free memory is known.
     """
     if config.max_resident_bytes is not None:
         return int(config.max_resident_bytes)
@@ -399,8 +404,10 @@ def data_budget(config: AlgorithmConfig) -> int | None:
 
 
 def _rounded_up(number: int) -> int:
-    """Rounds a number of rows up, so that few programs are compiled: to a multiple of 1,024, and from 8,192 rows on to
-    a multiple of a larger power of two. At most four different results lie between successive powers of two.
+    """Rounds a number of rows up, so that few programs are compiled.
+
+    The result is a multiple of 1,024, and from 8,192 rows on a multiple of a larger power of two. At most four
+    different results lie between successive powers of two.
     """
     unit = max(1024, 2 ** (number.bit_length() - 3))
     return -(-number // unit) * unit

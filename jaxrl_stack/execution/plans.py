@@ -120,9 +120,11 @@ def plan_of(step: TrainingStep, facts: Facts) -> Plan:
 
 
 class _NotingFacts:
-    """Wraps `Facts` (spaces, learners, modules and runners of a driver), the argument of `TrainingStep.plan`, and
-    stores the sample and update plans that the training step requests. If `TrainingStep.plan` returns None, `plan_of`
-    builds the `Plan` from the stored plans and the step's attributes.
+    """Wraps `Facts` (spaces, learners, modules and runners of a driver), and stores the plans that `TrainingStep.plan`
+    requests.
+
+    `TrainingStep.plan` gets this object as its argument, and requests sample and update plans from it. If
+    `TrainingStep.plan` returns None, `plan_of` builds the `Plan` from the stored plans and the step's attributes.
 
     Attributes:
         samples: Sample plans requested so far.

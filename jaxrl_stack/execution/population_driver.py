@@ -184,9 +184,11 @@ class PopulationDriver:
         )
 
     def restart(self, starts: Sequence[MemberStart]) -> None:
-        """Replaces all members by new members, without recompiling. `starts` has one entry (config and environment
-        parameters) for each new member. The maximum number of entries is `room`: the initial number of members, rounded
-        up to a multiple of the block size (number of members that one call of the program trains).
+        """Replaces all members of the population by new members, without recompiling.
+
+        `starts` has one entry (config and environment parameters) for each new member. The maximum number of entries is
+        `room`: the initial number of members, rounded up to a multiple of the block size (number of members that one
+        call of the program trains).
         """
         assert len(starts) <= self.room
         self.num_members = len(starts)
@@ -203,8 +205,9 @@ class PopulationDriver:
 
     @property
     def _members_of_slots(self) -> np.ndarray:
-        """Index of the member in each slot (row of the stacked states), int64. Slots without a member contain copies of
-        the last running member, and have that member's index.
+        """Index of the population member in each slot (row of the stacked states), int64.
+
+        Slots without a member contain copies of the last running member, and have that member's index.
         """
         num_slots = self._num_blocks * self.layout.block_size
         return self.running[np.minimum(np.arange(num_slots), self.num_running - 1)]
@@ -241,9 +244,10 @@ class PopulationDriver:
             self.window = jax.tree.map(lambda x: np.stack([np.asarray(x)] * self.num_members), nothing)
 
     def _begun(self, start: MemberStart) -> MemberStates:
-        """Returns a new member's initial state as host arrays. Weights, optimizer and environment states are the same
-        as in a run of one algorithm with the member's config. The replay buffer (`MemberStates.kept`) is None;
-        `_kept_of_all` creates it on the devices.
+        """Returns the initial state of a new population member as host arrays.
+
+        Weights, optimizer and environment states are the same as in a run of one algorithm with the member's config.
+        The replay buffer (`MemberStates.kept`) is None; `_kept_of_all` creates it on the devices.
 
         Raises:
             ValueError: If the modules cannot be built from the seed.
@@ -261,9 +265,10 @@ class PopulationDriver:
         return MemberStates(learner, runner, None, settings, dict(start.env_params), np.True_)
 
     def _placed(self, block: MemberStates, axes: MemberStates) -> MemberStates:
-        """Moves a block (members trained by one call of the program) from the host to D devices, with V members on
-        each. Leaves ``[D * V, ...]`` become ``[D, V, ...]``. Leaves that the members share, according to `axes`, are
-        copied to each device.
+        """Moves the states of a block (members trained by one call of the program) from the host to the devices.
+
+        Leaves ``[D * V, ...]`` become ``[D, V, ...]``, for D devices with V members on each. Leaves that the members
+        share, according to `axes`, are copied to each device.
         """
         num_devices = len(self.devices)
 
@@ -276,8 +281,9 @@ class PopulationDriver:
         return devices.place_sharded(map_members(own, axes, block, shared=shared), self.devices)
 
     def _kept_of_all(self, kept: Any) -> Any:
-        """Copies one member's replay buffer to all members of a block (members trained by one call of the program). The
-        copies are made on the devices, because they may not fit on the host.
+        """Copies one member's replay buffer to all members of a block (members trained by one call of the program).
+
+        The copies are made on the devices, because they may not fit on the host.
         """
         if not jax.tree.leaves(kept):
             return kept
@@ -299,8 +305,9 @@ class PopulationDriver:
         return make(np.zeros(len(self.devices), np.float32))[0]
 
     def _kept_of_seeds(self, kept: Any, seeds: Sequence[int]) -> Any:
-        """Sets the fields of the members' stored data (replay buffer or data set) that depend on a member's seed, such
-        as keys of the shuffle order. Returns the changed data.
+        """Sets the fields of the members' stored data (replay buffer or data set) that depend on a member's seed.
+
+        Such a field contains, for example, the keys of the shuffle order. Returns the changed data.
         """
         of_members = [self.template.step.kept_of_seed(seed) for seed in seeds]
         if not of_members[0]:
@@ -414,9 +421,11 @@ class PopulationDriver:
         return template.results()
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
-        """Returns ``{module_id: {metric: number or float64[M]}}``: the metrics of the last update of the M members, and
-        the learner's counters, which cover the last `num_updates` updates. Call `results` first: it sets the total
-        number of updates, from which lifetime counters are computed.
+        """Returns the learner's metrics of the M members, ``{module_id: {metric: number or float64[M]}}``.
+
+        These are the metrics of the members' last update, and the learner's counters, which cover the last
+        `num_updates` updates. Call `results` first: it sets the total number of updates, from which lifetime counters
+        are computed.
         """
         results: dict[str, Any] = {mid: dict(own) for mid, own in self.metrics.items()}
         merge_nested(results, self.template.training_counts(num_updates))
@@ -431,9 +440,11 @@ class PopulationDriver:
         return {"low": of_all[:, 0], "high": of_all[:, 1]}
 
     def _of_running(self, parts: Sequence[Any]) -> np.ndarray:
-        """Joins arrays of all blocks (members trained by one call of the program), each ``[D, V, ...]`` for V members
-        on each of D devices, to one array ``[R, ...]`` of the R running members. Drops the copies that fill the last
-        block.
+        """Joins arrays of all blocks (members trained by one call of the program) to one array ``[R, ...]`` of running
+        members.
+
+        A block's array is ``[D, V, ...]``, for D devices with V members on each. The copies that fill the last block
+        are dropped, so that the R running members remain.
         """
         all_of_them = np.concatenate([devices.own_shards(part) for part in parts])
         return all_of_them.reshape(-1, *all_of_them.shape[2:])[: self.num_running]
@@ -441,8 +452,9 @@ class PopulationDriver:
     # --------------------------------------------------------------------------------------------------- their states
 
     def states(self) -> MemberStates:
-        """States of the R running members as host arrays ``[R, ...]``. Leaves that members share have no axis R;
-        constant fields of stored data, such as a data set, are None.
+        """States of the R running members as host arrays ``[R, ...]``.
+
+        Leaves that members share have no axis R; constant fields of stored data, such as a data set, are None.
         """
         return map_members(self._joined, self.axes, *self.blocks, shared=lambda x, *_: devices.own_shards(x)[0])
 
@@ -480,9 +492,10 @@ class PopulationDriver:
         self.is_live = self.of_all(np.array(states.is_live), False)
 
     def dealt_out(self, values: Any) -> list[Any]:
-        """Distributes host values of all M members (leaves ``[M, ...]``) to the devices. Returns one pytree for each
-        block (members trained by one call of the program), with leaves ``[D, V, ...]`` for V running members on each of
-        D devices.
+        """Distributes host values of all M members (leaves ``[M, ...]``) to the devices.
+
+        Returns one pytree for each block (members trained by one call of the program), with leaves ``[D, V, ...]`` for
+        D devices with V running members on each.
         """
         shape = (len(self.devices), self.layout.at_once)
         return [
@@ -553,8 +566,10 @@ class PopulationDriver:
         self.metrics = jax.tree.map(lambda x: self.of_all(x[self.running], np.nan), self.metrics)
 
     def _layout_for(self, number: int) -> Layout:
-        """Returns the `Layout` with the smallest block (members trained by one call of the program) that has room for
-        `number` members. If the largest layout's block has too little room, returns the largest layout.
+        """Returns the smallest `Layout` whose block (members trained by one call of the program) has room for `number`
+        members.
+
+        If the largest layout's block has too little room, returns the largest layout.
         """
         ratio = CPU_SHRINKAGE if self.devices[0].platform == "cpu" else SHRINKAGE
         layout = self._largest
@@ -727,8 +742,10 @@ def _repeated(own: Any, value: Any) -> Any:
 
 
 def _folded(own: Any, keys: Any) -> Any:
-    """Derives new PRNG keys for R members that got copies of the same keys: folds random bits, drawn from the member's
-    present key ``own[i]``, into the copy ``keys[i]``. Arguments and result are arrays of keys ``[R]``.
+    """Derives new PRNG keys for R members of a population that got copies of the same keys.
+
+    Folds random bits, drawn from the member's present key ``own[i]``, into the copy ``keys[i]``. Arguments and result
+    are arrays of keys ``[R]``.
     """
     seeds = jax.vmap(jax.random.bits)(own.reshape(-1))
     return jax.vmap(jax.random.fold_in)(keys.reshape(-1), seeds).reshape(own.shape)

@@ -68,8 +68,9 @@ class PopulationEvaluation:
         self._settings = self._driver.dealt_out(jax.tree.map(lambda *leaves: np.stack(leaves), *of_members))
 
     def _mapped(self, of_member: Any, in_axes: tuple[Any, ...]) -> Any:
-        """Compiles a function of one member into a function of a block, that is, of all members that one call of the
-        program trains. The members of the block are distributed over the devices.
+        """Compiles a function of one member into a function of a block (members trained by one call of the program).
+
+        The members of the block are distributed over the devices.
         """
         driver, axes = self._driver, tuple(None if axis is None else 0 for axis in in_axes)
 
@@ -92,9 +93,10 @@ class PopulationEvaluation:
         return dataclasses.replace(rollout, env_params=member.env_params) if is_trained else rollout
 
     def _begun(self, member: MemberStates, key: Any) -> Any:
-        """Returns the state in which a member's evaluation starts: environments after a reset, and env-to-module
-        connectors with the statistics of the member's training. If training reads recorded data, the connectors have
-        the statistics of this data.
+        """Returns the state in which a member's evaluation starts.
+
+        The environments are reset. The env-to-module connectors have the statistics of the member's training. If
+        training reads recorded data, the connectors have the statistics of this data.
         """
         known = member.runner.env_to_module if self._of_data is None else self._of_data
         return self._rollout(member).init(key, self._num_envs, env_to_module=known)

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class MemberStates:
-    """States (learner, environments, replay buffer) of several members of a population: leaves ``[V, ...]`` inside of
-    the program and ``[D, V, ...]`` outside of it, with V members on each of D devices.
+    """States (learner, environments, replay buffer) of several members of a population.
+
+    Leaves are ``[V, ...]`` inside of the program and ``[D, V, ...]`` outside of it, for D devices with V members on
+    each.
 
     Attributes:
         learner, runner, kept: See `TrainState`. Leaves that members share have no axis V.
@@ -54,9 +56,10 @@ class HandedOut:
 
     @classmethod
     def of(cls, metrics: Flat | None, window: Any, is_live: Any, num_updates: Any) -> HandedOut:
-        """Packs the metrics of one member into the uint32 array of a `HandedOut`, together with the member's episode
-        statistics, live flag and number of updates. `window` has the statistics of the member's last episodes, from
-        `EpisodeWindow.packed`; without environments, `window` is ().
+        """Packs one member's metrics and episode statistics into the uint32 array of a `HandedOut`.
+
+        The array also contains the member's live flag and number of updates. `window` has the statistics of the
+        member's last episodes, from `EpisodeWindow.packed`; without environments, `window` is ().
         """
         metrics = Flat.of({}) if metrics is None else metrics
         numbers = jnp.stack([is_live.astype(jnp.uint32), num_updates.astype(jnp.uint32)])
@@ -80,8 +83,9 @@ class HandedOut:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class PopulationProgram:
-    """Runs one call (K training steps) of the on-device driver's program (`DeviceProgram`) for the V members of each
-    device. Members are independent: no reduction, such as a mean, combines values of several
+    """Runs the on-device driver's program (`DeviceProgram`) for the V population members of each device.
+
+    One call makes K training steps. Members are independent: no reduction, such as a mean, combines values of several
     members.
 
     Attributes:
@@ -152,6 +156,7 @@ class PopulationProgram:
 
     def _is_finite(self, learner: Any, learned: Flat | None, window: Any) -> jax.Array:
         """Whether a member's parameters, losses and gradient norms are finite after a call of the program; bool scalar.
+
         If the program steps environments and ``check_nans`` is not False, episode returns and last observations must
         also be finite.
         """

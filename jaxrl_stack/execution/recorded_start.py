@@ -64,9 +64,10 @@ class RecordedStart:
         return sum(steps.num_steps for steps in inputs)
 
     def blocks(self, num_columns: int, capacity: int) -> Iterator[dict[str, Any]]:
-        """Yields the initial contents of a replay buffer for `capacity` steps: the last `capacity` recorded steps. They
-        are arranged in blocks ``[T, num_columns, ...]``, as if `num_columns` environments had recorded them; see
-        `blocks_of`.
+        """Yields the initial contents of a replay buffer: the last `capacity` recorded steps.
+
+        The steps are arranged in blocks ``[T, num_columns, ...]``, as if `num_columns` environments had recorded them;
+        see `blocks_of`. The buffer has room for `capacity` steps.
 
         Raises:
             ValueError: If the data has fewer steps than columns.

@@ -156,9 +156,10 @@ class ResidentData:
         self.seed = config.root_seed
 
     def _parts(self, inputs: Sequence[Steps], numbers: range) -> list[list[Steps]]:
-        """Returns the recorded steps to store on the devices `numbers` (indices): one list per device, with one `Steps`
-        object per data set. If the data is divided among the devices of all processes, this object has the device's
-        part of the data set; otherwise, it has all steps of the data set.
+        """Returns the recorded steps to store on the devices `numbers` (indices), one list per device.
+
+        Each list has one `Steps` object per data set. If the data is divided among the devices of all processes, this
+        object has the device's part of the data set; otherwise, it has all steps of the data set.
         """
         if not self.is_divided:
             return [list(inputs)] * len(numbers)
@@ -207,8 +208,10 @@ class ResidentData:
     # -------------------------------------------------------------------------------------------- the compiled part
 
     def _with_prepared(self, kept: Resident, prepare: Callable[[], dict[str, Any]]) -> Resident:
-        """If a pass over the data begins, calls `prepare`, which computes additional columns such as value targets, and
-        returns the state `kept` with these columns. Otherwise, returns `kept` unchanged.
+        """Computes additional columns, such as value targets, if a pass over the data begins.
+
+        In this case, calls `prepare`, which computes the columns, and returns the state `kept` with these columns.
+        Otherwise, returns `kept` unchanged.
         """
         is_start = kept.until_pass <= 0
         prepared = jax.lax.cond(is_start, lambda _: prepare(), lambda before: before, kept.prepared)
@@ -238,9 +241,10 @@ class ResidentData:
         return kept, self.items.take(kept.columns, kept.prepared, items)
 
     def _next(self, kept: Resident, number: jax.Array) -> tuple[Resident, jax.Array]:
-        """Selects this device's items (steps or sequences) of the next minibatch from a single data set. `number`,
-        uint32 ``[n]``, contains the items' offsets from the read position. Returns the data source's state `kept` with
-        the read position after the minibatch, and the items' indices, uint32 ``[n]``.
+        """Selects this device's items (steps or sequences) of the next minibatch from a single data set.
+
+        `number`, uint32 ``[n]``, contains the items' offsets from the read position. Returns the data source's state
+        `kept` with the read position after the minibatch, and the items' indices, uint32 ``[n]``.
         """
         # Divisions by a number that the compiler knows take a fraction of the time.
         size = kept.sizes[0] if self._static_sizes is None else np.uint32(self._static_sizes[0])
@@ -255,9 +259,11 @@ class ResidentData:
         return dataclasses.replace(kept, position=(after % size)[None], passes=passes), item
 
     def _next_by_weight(self, kept: Resident, number: jax.Array) -> tuple[Resident, jax.Array]:
-        """Selects this device's items (steps or sequences) of the next minibatch from several data sets. For each item,
-        draws a data set with a probability proportional to the data set's weight, and takes the next item of this data
-        set. Returns `kept` with the read positions after the minibatch, and the items' indices, uint32 ``[n]``.
+        """Selects this device's items (steps or sequences) of the next minibatch from several data sets.
+
+        For each item, draws a data set with a probability proportional to the data set's weight, and takes the next
+        item of this data set. Returns the data source's state `kept` with the read positions after the minibatch, and
+        the items' indices, uint32 ``[n]``.
 
         Args:
             kept: State before the draw.
@@ -285,9 +291,11 @@ class ResidentData:
     # ----------------------------------------------------------------------------------------------------- checkpoints
 
     def get_state(self, kept: Resident) -> dict[str, Any]:
-        """Returns the state of D devices (leaves ``[D, ...]``): the read positions, the counters, and the columns that
-        the algorithm computed at the start of the pass, such as value targets. Also returns the number of items (steps
-        or sequences) in the data, and whether the data is divided among the devices.
+        """Returns the state of D devices: read positions, counters and computed columns.
+
+        The leaves of this state are ``[D, ...]``. The algorithm computed the columns, such as value targets, at the
+        start of the pass. Also returns the number of items (steps or sequences) in the data, and whether the data is
+        divided among the devices.
         """
         return {"is_divided": self.is_divided, "num_items": self.num_items, **jax.device_get(all_shards(kept.where))}
 
@@ -319,8 +327,10 @@ class ResidentData:
 
     def _remedy(self, num_devices: int, *, is_divided: bool) -> str:
         """Returns the fix for the error message about a saved state that was made with another distribution of the
-        data. If `is_divided`, the fix divides the data among `num_devices` devices; otherwise, the fix copies all data
-        to each device.
+        data.
+
+        If `is_divided`, the fix divides the data among `num_devices` devices; otherwise, the fix copies all data to
+        each device.
 
         The data is divided if one copy exceeds `max_resident_bytes`. On CPU devices, which share memory, it is divided
         if the copies for all devices together exceed this limit.
@@ -341,8 +351,9 @@ def _layout(num_devices: int, *, is_divided: bool) -> str:
 
 
 def order_keys(seed: int, number: int = 0) -> np.ndarray:
-    """Random keys that shuffle the items (steps or sequences) of a device, uint32 ``[NUM_ROUNDS]``: one key for each
-    round of the permutation algorithm. The keys of every pass are derived from them.
+    """Random keys that shuffle the items (steps or sequences) of a device, uint32 ``[NUM_ROUNDS]``.
+
+    Each round of the permutation algorithm has one key. The keys of every pass are derived from these keys.
     """
     generator = np.random.default_rng(derived_seed("order of the data", seed, number))
     return generator.integers(2**32, size=permutation.NUM_ROUNDS, dtype=np.uint32)
@@ -356,8 +367,10 @@ def filled(x: np.ndarray, length: int, value: Any = 0) -> np.ndarray:
 
 
 def _part(steps: Steps, number: int, of: int) -> Steps:
-    """Returns part `number`, counted from 0, of a data set that is divided into `of` parts. Each part consists of one
-    or more whole pieces (episodes or their fragments). All parts have nearly equal numbers of rows.
+    """Returns part `number`, counted from 0, of a data set that is divided into `of` parts.
+
+    Each part consists of one or more whole pieces (episodes or their fragments). All parts have nearly equal numbers of
+    rows.
     """
     starts = steps.piece_starts()
     wanted = np.searchsorted(starts, np.arange(of + 1) * steps.num_rows / of)

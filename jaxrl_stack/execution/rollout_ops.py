@@ -24,16 +24,19 @@ def sample_once(runner: Any, **kwargs: Any) -> SampleBlock:
 
 
 def sample_for_user(runner: Any, *, takes_metrics: bool, **kwargs: Any) -> SampleBlock:
-    """Calls ``runner.sample(**kwargs)``; returns the episodes and a report of the runner. With `takes_metrics`, the
-    report contains the runner's RLlib metrics, which include the finished episodes; otherwise it is empty.
+    """Calls ``runner.sample(**kwargs)``; returns the episodes and a report of the runner.
+
+    With `takes_metrics`, the report contains the runner's RLlib metrics, which include the finished episodes;
+    otherwise, the report is empty.
     """
     part = _of_episodes(runner, runner.sample(**kwargs))
     return SampleBlock(part, SampleReport(EndedEpisodes.of([]), runner.get_metrics() if takes_metrics else {}))
 
 
 def _of_episodes(runner: Any, episodes: list[Any]) -> Part:
-    """Creates a `Part` (the samples of one ``sample()`` call) from the episodes that an EnvRunner has sampled. The part
-    also has the numbers of env steps and agent steps, and the version of the runner's weights.
+    """Creates a `Part` (the samples of one ``sample()`` call) from the episodes that an EnvRunner has sampled.
+
+    The part also has the numbers of env steps and agent steps, and the version of the runner's weights.
     """
     num_steps = sum(len(episode) for episode in episodes)
     version = runner.weights_seq_no

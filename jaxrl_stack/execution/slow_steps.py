@@ -19,8 +19,9 @@ MIN_STEPS = 10
 
 
 def note_slow_steps(config: AlgorithmConfig, times: StepTimes, seconds: float) -> None:
-    """Prints one notice if a step of one environment is slow and the steps take most of the iteration's time. Each env
-    runner runs the steps of its environments one after the other.
+    """Prints one notice if a step of one environment is slow and the steps take most of the iteration's time.
+
+    Each env runner runs the steps of its environments one after the other.
 
     Args:
         config: The algorithm's config.

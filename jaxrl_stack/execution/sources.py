@@ -33,8 +33,10 @@ def num_learner_shares(facts: Facts) -> int:
 
 
 class Drawn(NamedTuple):
-    """Train batch drawn for one module. `items` has the buffer indices of the batch's transitions or sequences, with
-    which an update's results, such as new priorities, are written back.
+    """Train batch drawn for one module.
+
+    `items` has the buffer indices of the batch's transitions or sequences. With these indices, an update's results,
+    such as new priorities, are written back.
 
     Attributes:
         columns: ``{column: pytree [N, ...]}``, for connectors and losses.
@@ -72,8 +74,10 @@ class HasState(Protocol):
         ...
 
     def reset(self, config: Any) -> None:
-        """Prepares a restart of this data source with a config that differs from the present one only in the seed and
-        traced settings (hyperparameters). Afterwards, the caller creates the source's state again with `init`.
+        """Prepares a restart of this data source with a changed config.
+
+        The config differs from the present config only in the seed and traced settings (hyperparameters). Afterwards,
+        the caller creates the source's state again with `init`.
         """
         ...
 
@@ -84,8 +88,10 @@ class HasState(Protocol):
         ...
 
     def set_state(self, kept: Any, state: Mapping[str, Any]) -> Any:
-        """Restores values from `state`, a result of `get_state`, and returns `kept` (state of this data source) with
-        these values. Ignores entries of `state` that this source does not know.
+        """Restores values from `state`, a result of `get_state`, and returns this data source's state `kept` with these
+        values.
+
+        Ignores entries of `state` that this source does not know.
         """
         ...
 
@@ -129,8 +135,10 @@ class Replay(HasState, Protocol):
         ...
 
     def draw(self, kept: Any, state: TrainState, place: Any) -> tuple[Any, TrainState, dict[str, Drawn]]:
-        """Draws the next train batch of each module. On the host, the result has no entry for a module without stored
-        steps; on the device, the rows of such a module's batch are masked.
+        """Draws the next train batch of each module.
+
+        On the host, the result has no entry for a module without stored steps; on the device, the rows of such a
+        module's batch are masked.
 
         Args:
             kept, state, place: See `Source.draw`.
@@ -154,15 +162,18 @@ class Replay(HasState, Protocol):
         ...
 
     def look_at(self, kept: Any, what: DrawForm, number: int, seed: int) -> dict[str, Any]:
-        """Draws transitions or sequences from the replay buffer, without changing the buffer; `seed` determines the
-        random choice. Returns columns ``[number, ...]``. The reward of an n-step transition is the undiscounted sum of
-        its steps' rewards.
+        """Draws `number` transitions or sequences from the replay buffer, without changing the buffer.
+
+        `seed` determines the random choice. Returns columns ``[number, ...]``. The reward of an n-step transition is
+        the undiscounted sum of its steps' rewards.
         """
         ...
 
     def not_finite(self, kept: Any) -> dict[str, dict[str, np.ndarray]]:
-        """Finds stored steps that contain NaN or infinity. Returns ``{module_id: {column: bool [environments,
-        steps]}}``, True for these steps, newest step last; {} if steps are already checked when they are sampled.
+        """Finds stored steps that contain NaN or infinity.
+
+        Returns ``{module_id: {column: bool [environments, steps]}}``, True for these steps, newest step last; {} if
+        steps are already checked when they are sampled.
         """
         ...
 

@@ -58,8 +58,9 @@ class Window(NamedTuple):
 
 
 class StreamedInput:
-    """Data set that a thread reads in pieces (parts of files), one window (chunk in memory) ahead of the minibatches.
-    The order of the pieces changes in every pass.
+    """Data set that a thread reads in pieces (parts of files), ahead of the minibatches.
+
+    The thread reads one window (chunk in memory) ahead. The order of the pieces changes in every pass.
 
     Args:
         pieces: Arguments of `read`, each for a part of the input.
@@ -101,9 +102,10 @@ class StreamedInput:
         return np.random.default_rng(seed).permutation(len(self._pieces))
 
     def _made(self, cursor: Cursor, num_pieces: int | None = None) -> Window:
-        """Reads the window (chunk in memory) that starts at a cursor. The window has `num_pieces` pieces of the data
-        set. If `num_pieces` is None, adds pieces until the window has at least `window_bytes` bytes, or until the pass
-        ends.
+        """Reads the window (chunk of the data set in memory) that starts at a cursor.
+
+        The window has `num_pieces` pieces of the data set. If `num_pieces` is None, adds pieces until the window has at
+        least `window_bytes` bytes, or until the pass ends.
         """
         order, at, num_bytes = self._order(cursor.passes), cursor.first, 0
         last = len(order) if num_pieces is None else at + num_pieces
@@ -125,8 +127,9 @@ class StreamedInput:
         return Window(cursor, after, steps, items)
 
     def _produce(self, cursor: Cursor, ready: queue.Queue[Any], is_over: threading.Event) -> None:
-        """Body of the reader thread: loads windows (chunks of the data set) one after the other, and puts each into the
-        queue `ready`, which has room for one.
+        """Body of the reader thread: loads windows (chunks of the data set) one after the other.
+
+        Puts each window into the queue `ready`, which has room for one.
         """
         try:
             num_empty = 0
@@ -171,6 +174,7 @@ class StreamedInput:
 
     def _taken(self) -> Window:
         """Waits until the reader thread has loaded the next window (chunk of the data set), and returns this window.
+
         Starts the thread if none is running. If the thread failed, raises the thread's exception.
         """
         if self._thread is None:
@@ -231,8 +235,10 @@ class StreamedInput:
         return (self.window.after if self.offset == len(self.window.items) else self.window.start).passes
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the read position in the data set, and the columns, such as value targets, that the algorithm has
-        computed from the steps of the present window (chunk in memory).
+        """Returns the read position in the data set, and the columns that the algorithm has computed, such as value
+        targets.
+
+        These columns were computed from the steps of the present window (chunk in memory).
         """
         window = self.window
         if window is None:
@@ -269,8 +275,9 @@ class StreamedInput:
 
 
 class StreamedData:
-    """`Source` of minibatches that mix items of several streamed data sets, in proportion to weights. The source's
-    state (`kept`) is None, because this object stores the chunks that are in memory.
+    """`Source` of minibatches that mix items of several streamed data sets, in proportion to weights.
+
+    The source's state (`kept`) is None, because this object stores the chunks that are in memory.
 
     Args:
         inputs: The inputs.
@@ -326,8 +333,11 @@ class StreamedData:
         return self.inputs[0].passes
 
     def get_state(self, kept: None) -> dict[str, Any]:
-        """Returns, for each data set, the read position and the columns, such as value targets, that the algorithm has
-        computed for the present window (chunk in memory). Also returns the number of drawn minibatches.
+        """Returns the read position in each data set, and the columns that the algorithm has computed, such as value
+        targets.
+
+        The columns of a data set were computed for its present window (chunk in memory). Also returns the number of
+        drawn minibatches.
         """
         return {"num_draws": self.num_draws, "inputs": [own.get_state() for own in self.inputs]}
 

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class TrainState:
-    """All values that change during training. A training step reads and replaces only `kept` (replay buffer or data
-    set); the other fields belong to the operations of `Place`, such as sampling and updates.
+    """All values that change during training.
+
+    A training step reads and replaces only `kept` (replay buffer or data set); the other fields belong to the
+    operations of `Place`, such as sampling and updates.
 
     Attributes:
         learner: State of the learner, replicated over the devices. None on the host, whose learners keep it.
@@ -45,8 +47,9 @@ class TrainState:
 
 
 class Kept:
-    """Holder of the data that a training step stores between calls, such as a replay buffer. If a new value is stored,
-    the memory of the old value is freed.
+    """Holder of the data that a training step stores between calls, such as a replay buffer.
+
+    If a new value is stored, the memory of the old value is freed.
 
     Attributes:
         value: A pytree; None before the start, and without kept data.
@@ -75,8 +78,9 @@ class Kept:
 
 
 class KeptPart(Kept):
-    """Access to a part of a training step's stored data (`Kept`), such as one of several replay buffers. An assignment
-    to `value` replaces this part in the stored data.
+    """Access to a part of a training step's stored data (`Kept`), such as one of several replay buffers.
+
+    An assignment to `value` replaces this part in the stored data.
 
     Args:
         whole: Owner of all kept data.
@@ -97,8 +101,10 @@ class KeptPart(Kept):
 
 
 class Draws(NamedTuple):
-    """Stream of random numbers for a training step on the device. A call of the compiled program draws the numbers (or
-    their PRNG keys) of all its training steps at once, which is faster than one by one.
+    """Stream of random numbers for a training step on the device.
+
+    A call of the compiled program draws the numbers (or their PRNG keys) of all its training steps at once, which is
+    faster than one by one.
 
     Attributes:
         number: Number of calls of `Place.draw` in one training step.
@@ -141,8 +147,10 @@ class Place(Protocol):
         ...
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Sends one request for a rollout to every EnvRunner actor below its limit of unfinished requests, and returns
-        immediately. A rollout has T steps of each of the actor's environments, or consists of whole episodes.
+        """Sends rollout requests to the EnvRunner actors, and returns immediately.
+
+        Every actor below its limit of unfinished requests gets one request. A rollout has T steps of each of the
+        actor's environments, or consists of whole episodes.
         """
         return state
 
@@ -191,8 +199,9 @@ class Place(Protocol):
         return state
 
     def repeat(self, function: Callable[..., Any], state: TrainState, times: Any) -> tuple[TrainState, Any]:
-        """Makes `times` calls of `function`, which maps a state to ``(new state, metrics)``. Each call gets the state
-        that the previous call returned. Returns the last state and the last metrics.
+        """Calls `function` `times` times, each time with the state that the previous call returned.
+
+        `function` maps a state to ``(new state, metrics)``. Returns the last state and the last metrics.
 
         Args:
             function: The function to call.
@@ -206,27 +215,33 @@ class Place(Protocol):
         return state, result
 
     def draw(self, state: TrainState, stream: str) -> tuple[TrainState, Any]:
-        """Returns ``(state, numbers)`` with the next random numbers of the stream `stream`, a key of
-        `TrainingStep.draws`. On the host, `numbers` is None, because replay buffers there have their own generators.
+        """Returns ``(state, numbers)`` with the next random numbers of the stream `stream`.
+
+        `stream` is a key of `TrainingStep.draws`. On the host, `numbers` is None, because replay buffers there have
+        their own generators.
         """
         return state, None
 
     def has_sampled(self, num_steps: int) -> bool:
-        """Whether the number of steps sampled since the start of training, in the unit of ``count_steps_by``, has
-        reached `num_steps`. In a compiled program on the device, `num_steps` must be the training step's
-        `learning_starts`.
+        """Whether the number of steps sampled since the start of training has reached `num_steps`.
+
+        Steps are counted in the unit of ``count_steps_by``. In a compiled program on the device, `num_steps` must be
+        the training step's `learning_starts`.
         """
         ...
 
     def timed(self, timer: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Calls ``function(*args)`` and returns the result. If the training step runs on the host, adds the duration of
-        the call to the timer `timer`; in a compiled program on the device, ignores `timer`.
+        """Calls ``function(*args)`` and returns the result; on the host, also measures the duration.
+
+        If the training step runs on the host, adds the duration of the call to the timer `timer`; in a compiled program
+        on the device, ignores `timer`.
         """
         ...
 
 
 class AsynchronousPlace(Place, Protocol):
     """Extends `Place` (operations that a training step calls) for training steps whose updates run in the background.
+
     The additional operations wait for Ray references, store results of updates, and send weights to the runners.
 
     Attributes:
@@ -323,8 +338,10 @@ class TrainingStep(abc.ABC):
 
     @abc.abstractmethod
     def plan(self, facts: Facts) -> Plan | None:
-        """Computes the numbers of steps and rows that sampling and updates take. The driver calls this method after
-        spaces, learners and pipelines are known, and before it allocates large arrays.
+        """Computes the numbers of steps and rows that sampling and updates take.
+
+        The driver calls this method after spaces, learners and pipelines are known, and before it allocates large
+        arrays.
 
         Args:
             facts: Facts of its driver. `Facts.plan_samples` and `Facts.plan_update` plan samples and updates from them,
@@ -346,8 +363,9 @@ class TrainingStep(abc.ABC):
         """
 
     def pause(self) -> None:  # noqa: B027 - most do nothing beside their call
-        """Called at the end of an iteration: pauses the step's background updates, if it makes any, so that the
-        learners do not change until the next training step.
+        """Pauses the step's background updates, if it makes any.
+
+        Called at the end of an iteration, so that the learners do not change until the next training step.
         """
 
     def stop(self) -> None:  # noqa: B027 - likewise
@@ -357,6 +375,7 @@ class TrainingStep(abc.ABC):
 
     def held_out_rows(self) -> Experience | None:
         """Returns recorded rows that training does not use, so that evaluations can compute the loss on these rows.
+
         Callers first call the method `plan`, which fixes the sizes of the training step.
 
         Every evaluation calls it. Rows of the same shapes share one compiled program.
@@ -368,24 +387,29 @@ class TrainingStep(abc.ABC):
         return None
 
     def env_to_module_state(self) -> dict[str, Any]:
-        """Returns the env-to-module connector states, ``{connector name: state}``, that the step has computed from
-        recorded training data, such as normalization statistics. Returns {} if the step samples environments, because
-        the EnvRunners then have these states. Callers first call the method `plan`, which fixes the sizes of the
-        training step.
+        """Returns the env-to-module connector states that the step has computed from recorded training data, such as
+        normalization statistics.
+
+        The result is ``{connector name: state}``. Returns {} if the step samples environments, because the EnvRunners
+        then have these states. Callers first call the method `plan`, which fixes the sizes of the training step.
         """
         return {}
 
     # ------------------------------------------------------------------------------------------------ what it keeps
 
     def init_kept(self) -> Any:
-        """Creates the data that the training step stores between calls, such as a replay buffer. The driver calls this
-        method after the method `plan` has fixed the step's sizes and after the check of free memory.
+        """Creates the data that the training step stores between calls, such as a replay buffer.
+
+        The driver calls this method after the method `plan` has fixed the step's sizes and after the check of free
+        memory.
         """
         return None
 
     def kept_of_seed(self, seed: int) -> dict[str, Any]:
-        """Returns the fields of the stored data (replay buffer or data set) that depend on the seed, such as keys of
-        the shuffle order. Members of a population differ in these fields.
+        """Returns the fields of the stored data (replay buffer or data set) that depend on the seed.
+
+        Such a field contains, for example, the keys of the shuffle order. Members of a population differ in these
+        fields.
         """
         return {}
 
@@ -402,15 +426,18 @@ class TrainingStep(abc.ABC):
         self.change_settings(config)
 
     def drop_kept(self, driver: Driver) -> str:
-        """Replaces the step's stored data (replay buffer, position in a data set) by new initial data, for example
-        after a failed call of the program has destroyed the stored data. Returns a description of the lost data, to be
-        appended to the error message; "" if no data was lost.
+        """Replaces the step's stored data (replay buffer, position in a data set) by new initial data.
+
+        This is done, for example, after a failed call of the program has destroyed the stored data. Returns a
+        description of the lost data, to be appended to the error message; "" if no data was lost.
         """
         return ""
 
     def not_finite_in_kept(self) -> dict[str, dict[str, np.ndarray]]:
-        """Returns a mask for each column of the replay buffer on the device, True for steps that contain NaN or
-        infinity, for error messages. Returns {} if the training step has no replay buffer on the device.
+        """Finds steps with NaN or infinity in the replay buffer on the device, for error messages.
+
+        Returns a mask for each column, True for these steps. Returns {} if the training step has no replay buffer on
+        the device.
 
         Returns:
             ``{module_id: {column: bool [environments, steps]}}``, the newest step last.
@@ -433,8 +460,9 @@ class TrainingStep(abc.ABC):
     # --------------------------------------------------------------------------------------------------------- results
 
     def num_env_steps_trained(self, driver: LocalDriver) -> int:
-        """Number of env steps that updates have used since the start. By default, each sampled step counts once; steps
-        that were lost before an update (their node died) do not count.
+        """Number of env steps that updates have used since the start.
+
+        By default, each sampled step counts once; steps that were lost before an update (their node died) do not count.
         """
         return driver.num_env_steps - driver.num_env_steps_lost
 

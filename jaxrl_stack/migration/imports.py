@@ -43,8 +43,9 @@ def rewrite_imports(source: SourceCode, bindings: Bindings) -> None:
 
 
 def _import_from(source: SourceCode, bindings: Bindings, node: ast.ImportFrom) -> dict[str, str]:
-    """Rewrites ``from module import names`` so that it imports from this package. Returns ``{old name: new name}`` for
-    the imported names whose uses in the script must be renamed.
+    """Rewrites an import statement ``from module import names`` so that it imports from this package.
+
+    Returns ``{old name: new name}`` for the imported names whose uses in the script must be renamed.
     """
     module = str(node.module)
     groups: dict[str, list[str]] = {}
@@ -97,7 +98,9 @@ def _is_of_old_stack(module: str, name: str) -> bool:
 
 def _is_used(source: SourceCode, alias: ast.alias) -> bool:
     """Returns whether a script uses an imported name outside of the branches of if statements and conditional
-    expressions. If the migration replaced a name without a counterpart by None, such a use could fail.
+    expressions.
+
+    If the migration replaced a name without a counterpart by None, such a use could fail.
     """
     name = alias.asname or alias.name
     uses = (node for node in ast.walk(source.tree) if isinstance(node, ast.Name) and node.id == name)
@@ -114,8 +117,10 @@ def _is_in_branch(source: SourceCode, node: ast.AST) -> bool:
 
 def _coming(source: SourceCode, node: ast.ImportFrom) -> dict[str, str]:
     """Returns ``{name in the script: reason}`` for the imported names that get a to-do comment where the user's script
-    uses them. These are names that can be imported from this package but raise an error when used, and names of
-    RLlib's old API stack that the script uses outside of ``if`` branches (see `_is_used`).
+    uses them.
+
+    These are names that can be imported from this package but raise an error when used, and names of RLlib's old API
+    stack that the script uses outside of ``if`` branches (see `_is_used`).
     """
     module = str(node.module)
     old = [alias for alias in node.names if alias.name != "*" and _is_of_old_stack(module, alias.name)]
@@ -128,8 +133,9 @@ def _coming(source: SourceCode, node: ast.ImportFrom) -> dict[str, str]:
 
 
 def _place_of_use(source: SourceCode, node: ast.Name) -> ast.AST:
-    """Finds the syntax tree node for a to-do comment about an unsupported name: the config method call that has the
-    name in its arguments, otherwise the name itself.
+    """Finds the syntax tree node for a to-do comment about an unsupported name.
+
+    This is the config method call that has the name in its arguments, otherwise the name itself.
     """
     child, parent = node, source.parents[node]
     while isinstance(parent, ast.expr | ast.keyword) and not isinstance(parent, ast.Attribute):

@@ -37,7 +37,9 @@ class ItemAssignments:
 
     def rewrite(self) -> None:
         """Rewrites item assignments such as ``a[i] = x`` as ``a = a.at[i].set(x)`` if ``a`` is a tensor to which no
-        other name refers. Adds to-do comments for other assignments that may change tensors in place.
+        other name refers.
+
+        Adds to-do comments for other assignments that may change tensors in place.
         """
         for node in ast.walk(self.source.tree):
             if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
@@ -83,9 +85,10 @@ class ItemAssignments:
         return any(self.tensors.kind_of_value(value) == "numpy" for value in values)
 
     def _may_be_tensor(self, item: ast.Subscript, statement: ast.AST) -> bool:
-        """Whether an item assignment such as ``a[i] = x`` may change a tensor: tensors accept the index ``i`` and the
-        value ``x``, and the enclosing function uses PyTorch or is a method of a module or learner. Always True for
-        ``a[...] = x`` and ``a[None] = x``.
+        """Whether an item assignment such as ``a[i] = x`` may change a tensor.
+
+        True if tensors accept the index ``i`` and the value ``x``, and the enclosing function uses PyTorch or is a
+        method of a module or learner. Always True for ``a[...] = x`` and ``a[None] = x``.
         """
         index = item.slice
         if isinstance(index, ast.Constant | ast.JoinedStr) and not isinstance(getattr(index, "value", ""), int):

@@ -53,8 +53,9 @@ def module_here(module: str) -> str:
 
 @functools.cache
 def target_of(module: str, name: str) -> Target:
-    """Returns the module and name to import from this package instead of RLlib's ``from module import name``. If the
-    name cannot be used, the result also contains the reason.
+    """Returns the module and name to import from this package instead of RLlib's ``from module import name``.
+
+    If the name cannot be used, the result also contains the reason.
 
     Args:
         module: A module of RLlib.

@@ -53,9 +53,10 @@ def rewrite_settings(source: SourceCode) -> None:
 
 
 def _reduction(source: SourceCode, node: ast.Call) -> None:
-    """Rewrites the argument ``reduce`` of MetricsLogger calls as Ray 2.52 understands it. None becomes
-    ``"item_series"``, or ``"percentiles"`` if the call has the argument `percentiles`. ``"mean"`` becomes ``"ema"`` if
-    the call has the argument `ema_coeff`.
+    """Rewrites the argument ``reduce`` of MetricsLogger calls as Ray 2.52 understands it.
+
+    None becomes ``"item_series"``, or ``"percentiles"`` if the call has the argument `percentiles`. ``"mean"`` becomes
+    ``"ema"`` if the call has the argument `ema_coeff`.
     """
     given = {keyword.arg for keyword in node.keywords}
     for keyword in node.keywords:
@@ -72,8 +73,10 @@ def _is_local_mode(target: ast.AST) -> bool:
 
 
 def _is_config(node: ast.expr) -> bool:
-    """Whether an expression looks like an AlgorithmConfig: a call of a config method such as ``training()``, a name
-    that ends in "config" (upper or lower case), or a call of a class with such a name, like ``PPOConfig()``.
+    """Whether an expression looks like an AlgorithmConfig.
+
+    True for a call of a config method such as ``training()``, for a name that ends in "config" (upper or lower case),
+    and for a call of a class with such a name, like ``PPOConfig()``.
     """
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr in SECTIONS
@@ -82,8 +85,9 @@ def _is_config(node: ast.expr) -> bool:
 
 
 def place_of_method(node: ast.Call) -> ast.AST:
-    """Creates a syntax tree node that covers the lines of one method call in a chain of calls, from the method's name
-    to the closing parenthesis: the position for a to-do comment.
+    """Creates a syntax tree node that covers the lines of one method call in a chain of calls.
+
+    The lines extend from the method's name to the closing parenthesis. The node is the position for a to-do comment.
     """
     first = node.func.end_lineno or node.lineno
     return lines(first, node.end_lineno or first)
@@ -159,7 +163,9 @@ def _read_batch_size(source: SourceCode, node: ast.Attribute) -> None:
 
 def _numbers_of_learners(source: SourceCode, call: ast.Call) -> list[tuple[ast.expr, bool]]:
     """Finds the expressions in the script that may set ``num_learners`` for the config whose method is called in
-    `call`. Returns each expression with a flag: True if it is a keyword argument in the same statement as `call`.
+    `call`.
+
+    Returns each expression with a flag: True if it is a keyword argument in the same statement as `call`.
 
     If the statement, such as a chain of config methods, sets ``num_learners``, returns only the expressions in the
     statement. Otherwise returns the expressions of the whole script.

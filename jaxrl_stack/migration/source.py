@@ -274,8 +274,9 @@ class SourceCode:
         return b"".join(pieces).decode(), moved
 
     def _comment(self, finding: Finding) -> Edit:
-        """Creates the edit that inserts the to-do comment `finding` above the script line that needs this comment. The
-        inserted text is empty if a to-do comment is already there, from an earlier migration.
+        """Creates the edit that inserts the to-do comment `finding` above the script line that needs this comment.
+
+        The inserted text is empty if a to-do comment is already there, from an earlier migration.
         """
         line = finding.line
         while line in self._inside:

@@ -162,8 +162,9 @@ class TensorMethods:
             self.source.replace_span(start, self.source.end(node), "")
 
     def _after_value(self, function: ast.Attribute) -> int:
-        """Byte position where the value before a method call ends, such as ``x`` in ``x.to(y)``. If a comment is
-        between the value and the dot, returns the position of the dot.
+        """Byte position where the value before a method call ends, such as ``x`` in ``x.to(y)``.
+
+        If a comment is between the value and the dot, returns the position of the dot.
         """
         dot = self.source.dot_of(function)
         end = self.source.before(dot).end
@@ -171,6 +172,7 @@ class TensorMethods:
 
     def _loses_comment(self, node: ast.Call, start: int, end: int) -> bool:
         """Returns whether a comment is between the byte positions `start` and `end`, so that a rewrite would delete it.
+
         If so, adds a to-do comment to the method call, which is then not rewritten.
         """
         if not self.source.has_comment(start, end):
@@ -260,8 +262,9 @@ class TensorMethods:
         self.axes(node, takes_keepdim=name in _WITH_KEEPDIM)
 
     def axes(self, node: ast.Call, takes_keepdim: bool, first: int = 0) -> None:
-        """Renames the keyword arguments `dim` and `keepdim` of a call to `axis` and `keepdims`. Turns a positional
-        `keepdim` into the keyword argument `keepdims`, and a list of axes into a tuple.
+        """Renames the keyword arguments `dim` and `keepdim` of a call to `axis` and `keepdims`.
+
+        Turns a positional `keepdim` into the keyword argument `keepdims`, and a list of axes into a tuple.
 
         Args:
             node: A call of a reduction.
@@ -298,9 +301,10 @@ class TensorMethods:
         self.source.replace_span(end - 1, end, ",)" if len(node.elts) == 1 else ")")
 
     def _deviation(self, node: ast.Call, name: str, value: ast.expr) -> None:
-        """Adds the argument ``ddof=1`` to calls of `std` and `var` of tensors, or renames `unbiased` and `correction`
-        to `ddof`. By default, PyTorch divides by n - 1, but NumPy and JAX divide by n. In other cases where the
-        value may be a tensor, adds a to-do comment.
+        """Rewrites calls of `std` and `var` of tensors so that they divide by the same number as in PyTorch.
+
+        By default, PyTorch divides by n - 1, but NumPy and JAX divide by n. Adds the argument ``ddof=1``, or renames
+        `unbiased` and `correction` to `ddof`. In other cases where the value may be a tensor, adds a to-do comment.
         """
         names = {keyword.arg: keyword for keyword in node.keywords}
         if set(names) & {"unbiased", "correction"}:

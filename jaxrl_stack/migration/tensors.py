@@ -124,9 +124,11 @@ class Tensors:
         return "other" if isinstance(node, _LITERALS) else "unknown"
 
     def values(self, scope: Scope, name: str) -> list[ast.expr | Kind] | None:
-        """Values that a scope (function, class or module) assigns to a name. A value is an expression of the script. If
-        the script has no expression for the value, as for a parameter or a loop variable, the entry is the value's kind
-        (`Kind`), such as "unknown". None if the name is not local to the scope.
+        """Values that a scope (function, class or module) assigns to a name; None if the name is not local to the
+        scope.
+
+        A value is an expression of the script. If the script has no expression for the value, as for a parameter or a
+        loop variable, the entry is the value's kind (`Kind`), such as "unknown".
         """
         if scope not in self._values:
             self._values[scope], self._not_local[scope] = {}, set()
@@ -202,8 +204,10 @@ class Tensors:
         return self._of_values((scope, node.id), values) if values else "unknown"
 
     def _of_values(self, key: tuple[ast.AST, str], values: Sequence[ast.expr | Kind]) -> Kind:
-        """Infers the kind (`Kind`, such as tensor or NumPy array) of a name, or of an attribute of `self`, from the
-        values that the script assigns to it.
+        """Infers the kind (`Kind`, such as tensor or NumPy array) of a variable from the values that the script assigns
+        to it.
+
+        The variable is a name or an attribute of `self`.
         """
         if key in self._pending:
             return "itself"
@@ -217,8 +221,10 @@ class Tensors:
         return self._kinds[key]
 
     def _computed(self, operands: list[ast.expr]) -> Kind:
-        """Infers the kind of an operator's result from its operands: "fresh" (a new tensor) if any operand is a
-        tensor, "other" (no tensor) if all operands are "other" or "numpy", else "unknown".
+        """Infers the kind (`Kind`, such as tensor or NumPy array) of an operator's result from the operator's operands.
+
+        The kind is "fresh" (a new tensor) if any operand is a tensor, "other" (no tensor) if all operands are "other"
+        or "numpy", else "unknown".
         """
         kinds = [self.kind(operand) for operand in operands]
         if "fresh" in kinds or "shared" in kinds:
@@ -336,8 +342,10 @@ def _inside(scope: Scope) -> Iterator[ast.AST]:
 
 
 def _pairs(target: ast.AST, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | Kind]]:
-    """Yields ``(name, value)`` for each name in the target of an assignment. The value is an expression of the script,
-    or the kind "unknown" if the script has no separate expression for the name, as in ``a, b = f()``.
+    """Yields ``(name, value)`` for each name in the target of an assignment.
+
+    The value is an expression of the script, or the kind "unknown" if the script has no separate expression for the
+    name, as in ``a, b = f()``.
     """
     if isinstance(target, ast.Name):
         yield target.id, "unknown" if value is None else value
@@ -352,7 +360,9 @@ def _pairs(target: ast.AST, value: ast.expr | None) -> Iterator[tuple[str, ast.e
 
 
 def _joined(kinds: list[Kind]) -> Kind:
-    """Combines the kinds (`Kind`) of all values that a variable or expression of the script may have into one kind.
+    """Combines the kinds of a variable's or expression's possible values into one kind (`Kind`, such as tensor or NumPy
+    array).
+
     Equal kinds give this kind. New tensors ("fresh") mixed with tensors whose memory another name may use ("shared")
     give "shared". Other mixtures give "unknown". Ignores the kind "itself" (the variable whose kind is being inferred);
     if no other kind is given, the result is "unknown".

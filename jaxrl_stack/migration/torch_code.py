@@ -165,9 +165,10 @@ class TorchCode:
             self.methods.rewrite(node, node.func)
 
     def _no_gradients(self, node: ast.Call) -> None:
-        """Rewrites ``torch.no_grad()``: a context becomes ``contextlib.nullcontext()``, a decorator becomes a comment;
-        adds a to-do comment where gradients may matter. JAX has no such context: it computes gradients of functions
-        only.
+        """Rewrites a call of ``torch.no_grad()`` or ``torch.inference_mode()``.
+
+        A context becomes ``contextlib.nullcontext()``, a decorator becomes a comment. Adds a to-do comment where
+        gradients may matter. JAX has no such context: it computes gradients of functions only.
         """
         parent = self.source.parents[node]
         if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef) and node in parent.decorator_list:
@@ -362,8 +363,10 @@ _ADVICE = (
 
 
 def _advice(full: str) -> tuple[str, str]:
-    """Returns ``(message, page)`` for a to-do comment about a PyTorch name: `message` suggests a replacement for the
-    name; `page` is the address of the documentation section to which the comment refers.
+    """Returns ``(message, page)`` for a to-do comment about a PyTorch name.
+
+    `message` suggests a replacement for the name; `page` is the address of the documentation section to which the
+    comment refers.
     """
     for pattern, message, page in _ADVICE:
         if re.match(pattern, full):

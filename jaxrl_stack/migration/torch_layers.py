@@ -131,8 +131,10 @@ class Layers:
         self.source.append(self.source.end(node) - 1, f"rngs={self._rngs_at(node)}")
 
     def _rngs_at(self, node: ast.AST) -> str:
-        """Returns the code for the argument `rngs` of a new layer or network: ``rngs`` in a network class,
-        ``self.rngs`` in another class (an RLModule), ``nnx.Rngs(0)`` outside of classes.
+        """Returns the code for the argument `rngs` of a new layer or network.
+
+        The code is ``rngs`` in a network class, ``self.rngs`` in another class (an RLModule), ``nnx.Rngs(0)`` outside
+        of classes.
         """
         while node in self.source.parents:
             node = self.source.parents[node]

@@ -54,8 +54,10 @@ def get_initializer_fn(name: str | Callable[..., Any] | None, framework: str = "
 
 
 def get_filter_config(shape: Sequence[int]) -> list[list[Any]]:
-    """Returns the default convolutions for images of a given size, as listed in `docs/networks.md`. If RLlib
-    has default convolutions for this size, returns these; otherwise, the longer side determines the convolutions.
+    """Returns the default convolutions for images of a given size, as listed in `docs/networks.md`.
+
+    If RLlib has default convolutions for this size, returns these; otherwise, the longer side determines the
+    convolutions.
 
     Args:
         shape: ``[height, width]``, with an axis of channels after or before them.

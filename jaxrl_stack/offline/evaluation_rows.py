@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 @dataclasses.dataclass
 class LearnerAlone:
     """Learner, config, spaces and module map for an offline training step that only builds minibatches for evaluating a
-    loss. `TrainingStep.plan` gets this object in place of a `Facts` object, which describes the spaces, learners,
-    modules and runners of an Algorithm. This object has only the attributes that offline steps read.
+    loss.
+
+    `TrainingStep.plan` gets this object in place of a `Facts` object, which describes the spaces, learners, modules and
+    runners of an Algorithm. This object has only the attributes that offline steps read.
 
     Attributes:
         config: Config of the rows.

@@ -115,8 +115,10 @@ def _check_numbers(obs: Any) -> None:
 
 
 def _batches(steps: Steps) -> Iterator[dict[str, Any]]:
-    """Yields the observations of recorded steps in batches of `_ROWS` rows, ``{module_id: {column: [_ROWS, ...]}}``, as
-    input for connectors. The last batch is padded; the column `loss_mask` is False for padding rows.
+    """Yields the observations of recorded steps in batches of `_ROWS` rows, as input for connectors.
+
+    A batch is ``{module_id: {column: [_ROWS, ...]}}``. The last batch is padded; the column `loss_mask` is False for
+    padding rows.
     """
     for start in range(0, steps.num_rows, _ROWS):
         number = min(_ROWS, steps.num_rows - start)
@@ -127,8 +129,9 @@ def _batches(steps: Steps) -> Iterator[dict[str, Any]]:
 def _count_returns(
     statistics: running_statistics.RunningStatistics, before: jax.Array, steps: Steps, gamma: float
 ) -> tuple[running_statistics.RunningStatistics, jax.Array]:
-    """Updates running statistics with the discounted running return of every recorded step. Returns the statistics,
-    and the running return after the last row, with which the next call continues.
+    """Updates running statistics with the discounted running return of every recorded step.
+
+    Returns the statistics, and the running return after the last row, with which the next call continues.
     """
     rewards, is_final = steps.columns[Columns.REWARDS], steps.is_final
     for start in range(0, steps.num_rows, _ROWS):

@@ -49,8 +49,9 @@ class Piece(Protocol):
 
 
 class StepsInPieces(Protocol):
-    """Interface of a data set of recorded steps, in files or elsewhere, that is read part by part. A part is a row
-    group or a file, for example.
+    """Interface of a data set of recorded steps, in files or elsewhere, that is read part by part.
+
+    A part is a row group or a file, for example.
 
     Attributes:
         pieces: All parts, in order.
@@ -117,8 +118,10 @@ class OfflineData:
         return self.config.prelearner_class is not None or is_ray_dataset(self.data)
 
     def open(self, columns: Sequence[str] | None = None) -> Any:
-        """Opens the data set of `offline_data(input_=...)`. A subclass may return any object with the interface
-        `StepsInPieces`: the parts of the data, sampling weights, and a method that reads one part.
+        """Opens the data set of `offline_data(input_=...)`.
+
+        A subclass may return any object with the interface `StepsInPieces`: the parts of the data, sampling weights,
+        and a method that reads one part.
 
         Args:
             columns: Columns to read, in addition to observations, actions, rewards and flags; None: all.
@@ -205,8 +208,9 @@ class OfflineData:
     # --------------------------------------------------------------------------------------------------------- reading
 
     def _pieces(self) -> Any:
-        """Returns the opened data set, wrapped in `RayData` if it is a Ray Dataset. If `select` changed the columns or
-        `adapt` changed the spaces since the last call, opens the data set again.
+        """Returns the opened data set, wrapped in `RayData` if it is a Ray Dataset.
+
+        If `select` changed the columns or `adapt` changed the spaces since the last call, opens the data set again.
         """
         if self._is_stale:
             self._is_stale = False
@@ -363,8 +367,10 @@ class OfflineData:
 
     def _mapped(self, steps: Steps, spaces: tuple[Any, Any]) -> Steps:
         """Converts recorded steps with the config's `prelearner_class`, a user-defined class that converts rows to
-        episodes. Returns `steps` unchanged if it contains no step, if no class is set, or if `RayData` has already
-        converted the rows of a Ray Dataset.
+        episodes.
+
+        Returns `steps` unchanged if it contains no step, if no class is set, or if `RayData` has already converted the
+        rows of a Ray Dataset.
 
         The class gets batches of complete episode chunks. Each batch except the last has at least
         `input_read_batch_size` rows; if this setting is None, one batch has all rows.
@@ -383,10 +389,11 @@ class OfflineData:
         return Steps.concatenated([prelearner.steps(rows_of(part, schema)) for part in _split(steps, rows)])
 
     def steps(self, columns: Sequence[str], spaces: tuple[Any, Any]) -> tuple[list[Steps], list[float]]:
-        """Reads all steps into memory. Returns two lists ``(steps, weights)`` with one item for each weighted entry of
-        the setting `input_`: its steps, and the fraction of minibatches to draw from it. Without weights, each list has
-        one item for all data. If the config sets normalisation, the steps are normalised with the statistics of all
-        steps.
+        """Reads all recorded steps into memory.
+
+        Returns two lists ``(steps, weights)`` with one item for each weighted entry of the setting `input_`: its steps,
+        and the fraction of minibatches to draw from it. Without weights, each list has one item for all data. If the
+        config sets normalisation, the steps are normalised with the statistics of all steps.
 
         Raises:
             ValueError: If an entry of `input_` has no steps; see also `read`.
@@ -430,8 +437,9 @@ class OfflineData:
         return Steps.concatenated([part for part in parts if part.num_rows])
 
     def _parts(self, number: int, spaces: tuple[Any, Any]) -> Iterator[tuple[Steps, Any]]:
-        """Yields all steps of one weighted entry of the setting `input_` (without weights, of all data) in pairs
-        ``(steps, source)``. Error messages name `source`, the origin of the steps.
+        """Yields all steps of one weighted entry of the setting `input_`, in pairs ``(steps, source)``.
+
+        Without weights, yields the steps of all data. Error messages name `source`, the origin of the steps.
 
         For a `Dataset` without a `prelearner_class`, the steps come from `Dataset.read_parts`, and `source` is the path
         of the entry (without weights, all paths). Otherwise, `source` is the part of the data set that contains the

@@ -264,8 +264,9 @@ class OfflineEvaluationRunner(FaultAwareApply):
         self._num_env_steps = int(state.get("num_env_steps", self._num_env_steps))
 
     def get_metrics(self) -> dict[str, Any]:
-        """Returns the metrics that were logged since the end of the last call of `run` or `get_metrics`. The metrics of
-        the batches that `run` evaluates are not among them: `run` returns these metrics.
+        """Returns the metrics that were logged since the end of the last call of `run` or `get_metrics`.
+
+        The metrics of the batches that `run` evaluates are not among them: `run` returns these metrics.
         """
         return self.metrics.reduce()
 

@@ -257,8 +257,10 @@ class OfflineEvaluationRunnerGroup:
             self._results(self._manager.foreach_actor("set_state", kwargs=self._sent, timeout_seconds=timeout))
 
     def probe_unhealthy_runners(self, timeout_seconds: float | None = None) -> list[int]:
-        """Takes actors that Ray has restarted back into the group: sends them the state that was last sent to all
-        runners, and marks the actors that loaded this state as healthy. Then calls `on_recreated`, if an actor is back.
+        """Takes actors that Ray has restarted back into the group.
+
+        Sends the actors the state that was last sent to all runners, and marks the actors that loaded this state as
+        healthy. Then calls `on_recreated`, if an actor is back.
 
         Args:
             timeout_seconds: Longest wait; None for ``offline_eval_runner_health_probe_timeout_s``.

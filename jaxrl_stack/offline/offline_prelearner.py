@@ -136,8 +136,10 @@ class OfflinePreLearner:
         return self._map_to_episodes(batch, to_numpy=to_numpy, **kwargs)
 
     def _postprocess_and_sample(self, episodes: list[Any]) -> list[Any]:
-        """Selects the episodes to train on. If `episode_buffer` is None, returns `episodes` without duplicates.
-        Otherwise, adds `episodes` without duplicates to this buffer, and returns a sample of episodes from the buffer.
+        """Selects the episodes to train on.
+
+        If `episode_buffer` is None, returns `episodes` without duplicates. Otherwise, adds `episodes` without
+        duplicates to this buffer, and returns a sample of episodes from the buffer.
         """
         if self.episode_buffer is None:
             return self._validate_episodes(episodes)
@@ -179,8 +181,10 @@ def rows_of(steps: Steps, schema: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _in_order(columns: dict[str, Any]) -> dict[str, Any]:
-    """Sorts rows by episode, in the order of the episodes' first rows, and the rows of an episode by `t`. If the column
-    `t` is missing, the rows of an episode keep their order. If episode ids are missing, returns the rows unchanged.
+    """Sorts rows by episode, and the rows of an episode by `t`.
+
+    The episodes are in the order of their first rows. If the column `t` is missing, the rows of an episode keep their
+    order. If episode ids are missing, returns the rows unchanged.
 
     Raises:
         ValueError: An id is used for several episodes, whose rows are not in order.

@@ -51,8 +51,9 @@ def read_with_ray(config: AlgorithmConfig) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class WholePiece:
-    """Whole Ray Dataset as a single piece: one call of `RayData.read` reads all rows. The numbers of rows and steps are
-    None, because they are unknown before reading.
+    """Whole Ray Dataset as a single piece: one call of `RayData.read` reads all rows.
+
+    The numbers of rows and steps are None, because they are unknown before reading.
     """
 
     num_rows: None = None

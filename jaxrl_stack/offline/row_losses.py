@@ -27,8 +27,9 @@ class Evaluate(Protocol):
 
 
 class RowLosses(NamedTuple):
-    """Losses of each module, averaged over the steps of a recorded batch, with the number of averaged steps of each
-    module and the number of env steps in the batch.
+    """Losses of each module, averaged over the steps of a recorded batch.
+
+    Also contains the number of averaged steps of each module and the number of env steps in the batch.
 
     Attributes:
         values: ``{module_id: {name: number}}``: the loss of each module, and what the loss logs.
@@ -58,8 +59,10 @@ def row_losses(source: RowSource, evaluate: Evaluate, *, seed: int, timesteps: i
 
 @dataclasses.dataclass(frozen=True)
 class IteratedRows:
-    """Provides batches of recorded steps from a user's iterator. If the number of a module's steps in a batch is not
-    divisible by the number of devices, drops the remaining steps at the end.
+    """Provides batches of recorded steps from a user's iterator.
+
+    If the number of a module's steps in a batch is not divisible by the number of devices, drops the remaining steps at
+    the end.
 
     Attributes:
         iterator: Iterator of ``{module_id: {column: [N, ...]}}``.

@@ -14,8 +14,9 @@ ROWS_PER_CHUNK = 8192
 
 
 def map_rows(function: Callable[[Any], Any], rows: Any, *, size: int = 1) -> Any:
-    """Applies `function` to all rows of a batch. On CPU, the function is applied to chunks, one after the other;
-    on other devices to all rows at once.
+    """Applies `function` to all rows of a batch.
+
+    On CPU, the function is applied to chunks, one after the other; on other devices to all rows at once.
 
     Intermediate values of a chunk are not stored for the gradient, because they would leave the cache: the gradient
     computes them again.
@@ -43,8 +44,9 @@ def map_rows(function: Callable[[Any], Any], rows: Any, *, size: int = 1) -> Any
 def mean_of_rows(
     function: Callable[[Any, Any], tuple[jax.Array, Any]], params: Any, rows: Any, *, size: int = 1
 ) -> tuple[jax.Array, Any]:
-    """Averages the results of ``function(params, rows)`` over the rows of a batch. On CPU, the function is applied to
-    chunks, one after the other; on other devices to all rows at once.
+    """Averages the results of ``function(params, rows)`` over the rows of a batch.
+
+    On CPU, the function is applied to chunks, one after the other; on other devices to all rows at once.
 
     If the result is differentiated, the gradient of a chunk is computed together with its loss, while the intermediate
     values are in the cache. This takes two thirds of the time of `map_rows`, which computes these values twice.
@@ -65,10 +67,11 @@ def mean_of_rows(
 
 
 def number_of_chunks(num_rows: int, size: int = 1) -> int:
-    """Returns the number of equal chunks for a batch: the smallest divisor of `num_rows` with which a dense layer gets
-    at most `ROWS_PER_CHUNK` rows at once. Returns 1 (no split) if this divisor is at least twice ``ceil(num_rows * size
-    / ROWS_PER_CHUNK)``, because a dense layer would then get at most half of `ROWS_PER_CHUNK` rows at once. Also
-    returns 1 if no divisor is large enough.
+    """Returns the number of equal chunks into which a batch is split.
+
+    This is the smallest divisor of `num_rows` with which a dense layer gets at most `ROWS_PER_CHUNK` rows at once.
+    Returns 1 (no split) if this divisor is at least twice ``ceil(num_rows * size / ROWS_PER_CHUNK)``, because a dense
+    layer would then get at most half of `ROWS_PER_CHUNK` rows at once. Also returns 1 if no divisor is large enough.
 
     Args:
         num_rows: Rows in all.
@@ -91,9 +94,10 @@ def _means(function: Callable[[Any, Any], tuple[jax.Array, Any]], params: Any, r
 
 
 def _mean_over_chunks(of_chunk: Callable[[Any], Any], rows: Any, chunks: int) -> Any:
-    """Computes means over all rows of a batch, such as losses and gradients. The function `of_chunk` returns the means
-    over the rows that it gets. On CPU, averages its results for `chunks` chunks of equal length; on other devices,
-    applies `of_chunk` to all rows at once.
+    """Computes means over all rows of a batch, such as losses and gradients.
+
+    The function `of_chunk` returns the means over the rows that it gets. On CPU, averages its results for `chunks`
+    chunks of equal length; on other devices, applies `of_chunk` to all rows at once.
     """
 
     def in_chunks(rows: Any) -> Any:

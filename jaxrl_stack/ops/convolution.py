@@ -81,9 +81,10 @@ def _of_images(images, kernel, cotangent, *, stride: tuple[int, int], margins: M
 
 
 def _of_kernel(images, kernel, cotangent, *, stride: tuple[int, int], margins: Margins) -> jax.Array:
-    """Gradient of a convolution with respect to its kernel, ``[height, width, C, channels]``. It is itself a
-    convolution: the images are the input, the outputs' cotangents are the kernel, and the sum is over the images of the
-    batch instead of over channels.
+    """Gradient of a convolution with respect to the convolution's kernel, ``[height, width, C, channels]``.
+
+    The gradient is itself a convolution: the images are the input, the outputs' cotangents are the kernel, and the sum
+    is over the images of the batch instead of over channels.
     """
     sizes = zip(margins, stride, kernel.shape[:2], images.shape[1:3], cotangent.shape[1:3], strict=True)
     around = [(low, k + (out - 1) * step - n - low) for (low, _), step, k, n, out in sizes]
@@ -98,8 +99,10 @@ def _of_kernel(images, kernel, cotangent, *, stride: tuple[int, int], margins: M
 
 
 def _reached(size: int, around: tuple[int, int]) -> tuple[slice, tuple[int, int]]:
-    """Converts the padding of one image axis, ``(before, after)``, to a slice of the pixels to keep, and the numbers of
-    zeros to add before and after these pixels. Negative padding cuts pixels off.
+    """Converts the padding of one image axis to a slice of the pixels to keep, and the numbers of zeros to add.
+
+    The padding is ``(before, after)``. The zeros are added before and after the kept pixels. Negative padding cuts
+    pixels off.
     """
     first, end = -around[0], size + around[1]
     zeros = max(0, min(end, 0) - first), max(0, end - max(first, size))

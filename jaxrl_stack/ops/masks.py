@@ -65,8 +65,7 @@ class TrueRows(NamedTuple):
 
 
 def valid_first(mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Finds the rows of the True values in each column of a mask ``[T, ...]``, in ascending order. Returns ``(rows,
-    is_valid)``, each with T entries per column; `is_valid` is False for the unused entries after the last True value.
+    """Finds the rows of the True values in each column of a mask ``[T, ...]``, in ascending order.
 
     Args:
         mask: bool ``[T, ...]``.

@@ -136,8 +136,10 @@ def doubly_robust(
 
 
 def weighted(log_weights: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns ``w_i v_i`` and ``w_i`` for a weighted mean over E episodes, ``sum_i w_i v_i / sum_i w_i``, with episode
-    weights w and values v. The weights are scaled so that the largest is 1 and no product overflows.
+    """Returns the products of weights and values, and the weights, for a weighted mean over E episodes.
+
+    The mean is ``sum_i w_i v_i / sum_i w_i``, with episode weights w and values v. The weights are scaled so that the
+    largest is 1 and no product overflows.
 
     Args:
         log_weights, values: float32 ``[E]``.
@@ -174,8 +176,10 @@ def effective_sample_size(log_weights: jax.Array) -> jax.Array:
 def bootstrap_ratios(
     key: jax.Array, numerators: jax.Array, denominators: jax.Array, *, num_resamples: int
 ) -> jax.Array:
-    """Bootstrap of ratios (Efron, 1979): draws E of the E episodes with replacement, `num_resamples` times. Each
-    draw gives one ratio per estimate: the sum of the drawn numerators, divided by the sum of the drawn denominators.
+    """Bootstrap of ratios (Efron, 1979): draws E of the E episodes with replacement, `num_resamples` times.
+
+    Each draw gives one ratio per estimate: the sum of the drawn numerators, divided by the sum of the drawn
+    denominators.
 
     Args:
         key: Random key.

@@ -31,9 +31,11 @@ class Slot:
     is_packed: bool
 
     def read(self, matrix: Any, loose: Any) -> Any:
-        """Returns the leaf at this position, ``[..., *shape]``. A packed leaf consists of columns of `matrix` ``[...,
-        width]``; a leaf that was not packed is an entry of `loose`. `matrix` and the arrays in `loose` are NumPy arrays
-        (the result is then a view if possible) or JAX arrays.
+        """Returns the leaf (array) at this position, ``[..., *shape]``.
+
+        A packed leaf consists of columns of `matrix` ``[..., width]``; a leaf that was not packed is an entry of
+        `loose`. `matrix` and the arrays in `loose` are NumPy arrays (the result is then a view if possible) or JAX
+        arrays.
         """
         if not self.is_packed:
             return loose[self.start]
@@ -46,8 +48,9 @@ class Slot:
 
 
 def pack(leaves: Sequence[jax.Array], lead: int = 1) -> tuple[jax.Array | None, tuple[jax.Array, ...], list[Slot]]:
-    """Packs arrays of 32-bit numbers and bools side by side into one uint32 matrix. Arrays of other dtypes stay
-    separate; an array that is given twice is stored once.
+    """Packs arrays of 32-bit numbers and bools side by side into one uint32 matrix.
+
+    Arrays of other dtypes stay separate; an array that is given twice is stored once.
 
     Args:
         leaves: Arrays ``[*lead, ...]``.
@@ -65,8 +68,10 @@ def pack(leaves: Sequence[jax.Array], lead: int = 1) -> tuple[jax.Array | None, 
 
 
 def slots_of(leaves: Sequence[Any], lead: int = 1, *, flags: bool = True) -> list[Slot]:
-    """Computes where `pack` stores each array: columns of the packed matrix, or an index among the arrays that are not
-    packed. With ``flags=False``, bool arrays are not packed.
+    """Computes where `pack` stores each array.
+
+    This is columns of the packed matrix, or an index among the arrays that are not packed. With ``flags=False``, bool
+    arrays are not packed.
     """
     slots: dict[int, Slot] = {}
     width = num_loose = 0
@@ -84,8 +89,10 @@ def slots_of(leaves: Sequence[Any], lead: int = 1, *, flags: bool = True) -> lis
 
 
 def bits(leaf: jax.Array, lead: int) -> jax.Array:
-    """Converts an array ``[*lead, ...]`` of 32-bit numbers or bools to columns of a packed matrix, uint32 ``[*lead,
-    n]``. `lead` is the number of leading axes; n is the product of the lengths of the other axes.
+    """Converts an array of 32-bit numbers or bools to columns of a packed uint32 matrix.
+
+    The array is ``[*lead, ...]``, the result ``[*lead, n]``. `lead` is the number of leading axes; n is the product of
+    the lengths of the other axes.
     """
     is_flag = leaf.dtype == jnp.bool_
     words = leaf.astype(jnp.uint32) if is_flag else jax.lax.bitcast_convert_type(leaf, jnp.uint32)

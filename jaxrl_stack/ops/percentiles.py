@@ -32,9 +32,11 @@ def percentiles_of(values: jax.Array, percentiles: Sequence[float]) -> jax.Array
 
 
 def _by_search(values: jax.Array, percentiles: Sequence[float]) -> jax.Array:
-    """Percentiles by bisection on the bits of floats, with linear interpolation; NaN if a value is NaN. The search
-    finds the values at the two ranks on both sides of each percentile. Each step of the bisection counts the values
-    that are less than or equal to a bound.
+    """Percentiles of `values`, computed by bisection on the bits of floats, with linear interpolation; NaN if a value
+    is NaN.
+
+    The search finds the values at the two ranks on both sides of each percentile. Each step of the bisection counts the
+    values that are less than or equal to a bound.
 
     Read as integers, floats of one sign are in their order; of negative ones it is turned around.
     """

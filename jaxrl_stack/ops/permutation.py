@@ -34,8 +34,9 @@ def round_keys(key: jax.Array) -> jax.Array:
 
 
 def derive_keys(keys: jax.Array, *numbers: jax.Array) -> jax.Array:
-    """Derives the round keys of several random permutations from the round keys of a single one. Each combination of
-    `numbers` (such as epoch and shard) gets a separate permutation.
+    """Derives the round keys of several random permutations from the round keys of a single permutation.
+
+    Each combination of `numbers` (such as epoch and shard) gets a separate permutation.
 
     This takes a few integer operations; separate PRNG keys would compile one generator per number.
 
@@ -73,8 +74,9 @@ def permute(index: jax.Array, size: int, keys: jax.Array) -> jax.Array:
 
 
 def domain(size: int) -> tuple[int, int, int]:
-    """Computes the argument `domain` of `permute_within` for a range whose length `size` is a Python int. The result is
-    ``(size, a, b)``; the Feistel network permutes ``a * b`` indices, which include the range.
+    """Computes the argument `domain` of `permute_within` for a range whose length `size` is a Python int.
+
+    The result is ``(size, a, b)``; the Feistel network permutes ``a * b`` indices, which include the range.
 
     Args:
         size: Length of the range, 1 to 2**31.
@@ -92,8 +94,9 @@ def domain(size: int) -> tuple[int, int, int]:
 
 
 def domain_of(size: jax.Array) -> jax.Array:
-    """Computes the argument `domain` of `permute_within` for a range whose length `size` is a traced value. The result
-    is ``[size, a, b]``; the Feistel network permutes ``a * b`` indices, which include the range.
+    """Computes the argument `domain` of `permute_within` for a range whose length `size` is a traced value.
+
+    The result is ``[size, a, b]``; the Feistel network permutes ``a * b`` indices, which include the range.
 
     Args:
         size: uint32 scalar, 1 to 2**31.
@@ -111,8 +114,9 @@ def domain_of(size: jax.Array) -> jax.Array:
 
 
 def permute_within(index: jax.Array, domain: jax.Array, keys: jax.Array) -> jax.Array:
-    """Computes the same permutation as `permute`, for a range whose length is a traced value. The divisions are slower
-    than in `permute`, because the compiler does not know the length.
+    """Computes the same permutation as `permute`, for a range whose length is a traced value.
+
+    The divisions are slower than in `permute`, because the compiler does not know the length.
 
     Args:
         index: uint32 array of any shape, each below the size.

@@ -51,8 +51,9 @@ def ravel(tree) -> tuple[jax.Array, Callable[[Any], Any]]:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Flat:
-    """Pytree of float arrays stored as one vector, with the structure, shapes and dtypes to restore the pytree. A
-    jitted program can return a `Flat`; the caller can then restore the pytree outside of the program.
+    """Pytree of float arrays stored as one vector, with the structure, shapes and dtypes to restore the pytree.
+
+    A jitted program can return a `Flat`; the caller can then restore the pytree outside of the program.
 
     Attributes:
         vector: float32 ``[n]``.
@@ -72,8 +73,9 @@ class Flat:
         return cls(jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in leaves]), layout)
 
     def unravel(self, vector: Any) -> Any:
-        """Converts an array ``[n, ...]`` to a pytree with the structure, shapes and dtypes in `layout`. The axes of the
-        array after the first become the last axes of every leaf.
+        """Converts an array ``[n, ...]`` to a pytree with the structure, shapes and dtypes in `layout`.
+
+        The axes of the array after the first become the last axes of every leaf.
         """
         treedef, kinds = self.layout
         out, start = [], 0

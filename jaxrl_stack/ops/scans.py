@@ -21,8 +21,9 @@ _IS_AHEAD = contextvars.ContextVar("is traced for scan_ahead", default=False)
 
 
 def is_computed_ahead() -> bool:
-    """Whether JAX is tracing the body of a `scan_ahead`. In this body, values that depend only on the inputs `xs` can
-    be computed before the loop, for all steps at once.
+    """Whether JAX is tracing the body of a `scan_ahead`.
+
+    In this body, values that depend only on the inputs `xs` can be computed before the loop, for all steps at once.
     """
     return _IS_AHEAD.get()
 
@@ -105,8 +106,9 @@ class _Split(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Size in bytes of the values that one step of the loop reads from arrays over all steps (`handed_over`):
-        inputs of the scan (`xs`), and results computed before the loop.
+        """Size in bytes of the values that one step of the loop reads from arrays over all steps.
+
+        These values (`handed_over`) are inputs of the scan (`xs`), and results computed before the loop.
         """
         avals: list[Any] = [x.aval for x in self.handed_over]
         return sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals)
@@ -114,7 +116,9 @@ class _Split(NamedTuple):
 
 def _part(program: Jaxpr, takes: Sequence[Any], equations: Sequence[Any], gives: Sequence[Any]) -> Jaxpr:
     """Builds a traced program (jaxpr) from some equations of `program`, with the inputs `takes` and the outputs
-    `gives`. `scan_ahead` splits a loop body into two such programs: one for before the loop, one for each step.
+    `gives`.
+
+    `scan_ahead` splits a loop body into two such programs: one for before the loop, one for each step.
     """
     return program.replace(constvars=[], invars=list(takes), eqns=list(equations), outvars=list(gives))
 

@@ -29,8 +29,9 @@ def wrap_key_data(bits: jax.Array) -> jax.Array:
 
 
 def unrolled(key: jax.Array) -> jax.Array:
-    """Converts a PRNG key of JAX's default kind, "threefry2x32", to a key with an unrolled generator, which gives the
-    same random numbers. Returns keys of other kinds unchanged.
+    """Converts a PRNG key to a key with an unrolled generator, which gives the same random numbers.
+
+    Only keys of JAX's default kind, "threefry2x32", are converted. Returns keys of other kinds unchanged.
     """
     return wrap_key_data(jax.random.key_data(key)) if jax.random.key_impl(key) == "threefry2x32" else key
 

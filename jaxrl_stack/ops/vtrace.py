@@ -39,8 +39,9 @@ def vtrace(
     clip_pg_rho_threshold: jax.Array | float = 1.0,
     mask: jax.Array | None = None,
 ) -> VTrace:
-    """V-trace value targets and advantages (Espeholt et al., 2018, arXiv:1802.01561, equation 1 and section 4.2). At a
-    truncated step, bootstraps from the value of the episode's final observation.
+    """V-trace value targets and advantages (Espeholt et al., 2018, arXiv:1802.01561, equation 1 and section 4.2).
+
+    At a truncated step, bootstraps from the value of the episode's final observation.
 
     With ``rho_t = min(rho_bar, pi / mu)``, ``c_t = min(c_bar, pi / mu)`` and the discount
     ``gamma_t = gamma * (1 - terminated_t)``, equation 1 in the recursive form of the paper's remark 1 is
@@ -86,8 +87,10 @@ def vtrace(
 
 
 def _backward(carry: Any, row: Any) -> tuple[Any, Any]:
-    """Computes one step of the backward scan of `vtrace`, at time t. The carry before this step is ``v_{t+1} -
-    V(x_{t+1})`` and ``V(x_{t+1})``; the outputs are ``v_t - V(x_t)`` and the advantage.
+    """Computes one step of the backward scan of `vtrace`, at time t.
+
+    The carry before this step is ``v_{t+1} - V(x_{t+1})`` and ``V(x_{t+1})``; the outputs are ``v_t - V(x_t)`` and the
+    advantage.
     """
     correction, next_value = carry
     rho, c, pg_rho, reward, value, discount, is_truncated, is_end, truncation_value, valid = row

@@ -97,9 +97,11 @@ def unimix(logits: jax.Array, share: float = 0.01) -> jax.Array:
 
 
 def _softmax(logits: jax.Array) -> jax.Array:
-    """Computes ``jax.nn.softmax`` over the last axis. For at most `_FEW_CLASSES` classes, computes the maximum and the
-    sum by elementwise operations between the classes. On CPU this takes a quarter of the time, because reductions of a
-    short last axis are loops over single numbers there.
+    """Computes ``jax.nn.softmax`` over the last axis, for few classes with elementwise operations.
+
+    For at most `_FEW_CLASSES` classes, computes the maximum and the sum by elementwise operations between the classes.
+    On CPU this takes a quarter of the time, because reductions of a short last axis are loops over single numbers
+    there.
     """
     if logits.shape[-1] > _FEW_CLASSES:
         return jax.nn.softmax(logits)
@@ -163,8 +165,9 @@ class BalancedKL(NamedTuple):
 
 
 def balanced_kl(posterior: jax.Array, prior: jax.Array, free_nats: float = 1.0) -> BalancedKL:
-    """KL losses ``L_dyn`` and ``L_rep`` of a world model (Hafner et al., 2023, equation 5). A KL divergence below
-    `free_nats` is replaced by the constant `free_nats`, which has no gradient.
+    """KL losses ``L_dyn`` and ``L_rep`` of a world model (Hafner et al., 2023, equation 5).
+
+    A KL divergence below `free_nats` is replaced by the constant `free_nats`, which has no gradient.
 
     ``L_dyn = max(free, KL(sg(posterior) || prior))``, ``L_rep = max(free, KL(posterior || sg(prior)))``
 
@@ -199,8 +202,10 @@ def imagined_weights(continues: jax.Array, gamma: jax.Array | float) -> jax.Arra
 
 
 class ReturnRange(NamedTuple):
-    """Moving averages of a lower and an upper percentile of returns. Advantages are divided by the difference
-    of the averages, or by 1 if the difference is smaller. `update_range` updates the averages.
+    """Moving averages of a lower and an upper percentile of returns.
+
+    Advantages are divided by the difference of the averages, or by 1 if the difference is smaller. `update_range`
+    updates the averages.
 
     Attributes:
         low: float32, average of the lower percentile.
@@ -221,8 +226,10 @@ class ReturnRange(NamedTuple):
 
     @property
     def scale(self) -> jax.Array:
-        """Divisor of advantages, float32: ``max(1, high - low)``, where `low` and `high` are the moving averages of two
-        percentiles of returns (Hafner et al., 2023, equations 11 and 12).
+        """Divisor of advantages, float32: ``max(1, high - low)``.
+
+        `low` and `high` are the moving averages of two percentiles of returns (Hafner et al., 2023, equations 11 and
+        12).
 
         Small returns are not scaled up, so that without rewards only the entropy changes the actor.
         """

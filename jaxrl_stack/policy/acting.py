@@ -60,8 +60,10 @@ FIELDS = {COMPONENT_ENV_TO_MODULE_CONNECTOR: "env_to_module", COMPONENT_MODULE_T
 
 
 class PolicyProgram:
-    """Compiled functions of a policy, together with its module's structure and its connector pipelines. Policies that
-    differ only in arrays, such as weights, can share one `PolicyProgram`, unless they have host connectors.
+    """Compiled functions of a policy, together with the policy's connector pipelines and the structure of its module.
+
+    Policies that differ only in arrays, such as weights, can share one `PolicyProgram`, unless they have host
+    connectors.
 
     Args:
         pure: The MultiRLModule, split into its structure and its arrays.
@@ -110,9 +112,10 @@ class PolicyProgram:
         )
 
     def pipelines(self, arrays: PolicyArrays) -> list[tuple[str, Any, Any]]:
-        """Returns ``(component name, pipeline, state)`` for the env-to-module and the module-to-env pipeline. The
-        component name is RLlib's, such as "env_to_module_connector"; `state` is the state of the pipeline's compiled
-        connectors.
+        """Returns ``(component name, pipeline, state)`` for the env-to-module and the module-to-env pipeline.
+
+        The component name is RLlib's, such as "env_to_module_connector"; `state` is the state of the pipeline's
+        compiled connectors.
         """
         return [(name, getattr(self, field), getattr(arrays, field)) for name, field in FIELDS.items()]
 
@@ -171,8 +174,10 @@ class PolicyProgram:
     # ---------------------------------------------------------------------------------------------------- traced
 
     def _outcome(self, arrays: PolicyArrays, explore: bool, state: PolicyState, observations: Any) -> tuple[Any, ...]:
-        """Computes module outputs, actions and the next state of one policy step, for a trace that shows which
-        observations the step reads. Rewards are zero, no environment is reset, and the PRNG key is fixed.
+        """Computes module outputs, actions and the next state of one policy step.
+
+        A trace of this method shows which observations the step reads. Rewards are zero, no environment is reset, and
+        the PRNG key is fixed.
         """
         number = state.num_envs
         given = (np.zeros(number, np.float32), np.zeros(number, bool), jax.random.key(0), np.uint32(0))
@@ -185,10 +190,11 @@ class PolicyProgram:
     def traced(
         self, arrays: PolicyArrays, state: PolicyState, columns, prev_rewards, reset, key, count, *, explore: bool
     ):
-        """Computes one step of the policy and returns ``(actions, state, outputs, inputs)``. `actions` are the actions
-        for the environment. `outputs` are all other columns of the step's output, including the module's actions
-        (``Columns.ACTIONS``). `inputs` are the observations that the module got; they are None unless the env-to-module
-        pipeline has both host connectors and pure (compiled) connectors.
+        """Computes one step of the policy and returns ``(actions, state, outputs, inputs)``.
+
+        `actions` are the actions for the environment. `outputs` are all other columns of the step's output, including
+        the module's actions (``Columns.ACTIONS``). `inputs` are the observations that the module got; they are None
+        unless the env-to-module pipeline has both host connectors and pure (compiled) connectors.
         """
         step = self.step
         values = {mid: {**own, **self.fixed.get(mid, {})} for mid, own in arrays.settings.items()}
@@ -223,9 +229,10 @@ class PolicyProgram:
 
 
 class EpisodeTracker:
-    """Stores the unfinished episodes of a policy with host connectors: RLlib connectors with ``__call__``, which may
-    read and change the episodes. A policy step changes the episodes in place, so each `EpisodeTracker` is valid for one
-    step only. The policy state that the step returns contains a new one.
+    """Stores the unfinished episodes of a policy with host connectors (RLlib connectors with ``__call__``).
+
+    Host connectors may read and change the episodes. A policy step changes the episodes in place, so each
+    `EpisodeTracker` is valid for one step only. The policy state that the step returns contains a new `EpisodeTracker`.
 
     Args:
         running: Unfinished episodes, one per environment.
@@ -244,7 +251,9 @@ class EpisodeTracker:
 
     def extended(self, observations: Any, rewards: np.ndarray, resets: np.ndarray) -> list[SingleAgentEpisode]:
         """Appends observations to the unfinished episodes, but starts a new episode in each environment where `resets`
-        is True. If no actions were computed yet, starts a new episode in every environment.
+        is True.
+
+        If no actions were computed yet, starts a new episode in every environment.
 
         Raises:
             ValueError: If this object was extended before, because the call changes its episodes in place.

@@ -131,8 +131,10 @@ def steps_of(data: Any, options: ReadOptions | None = None) -> Steps:
 
 
 def checked_methods(module: RLModule, methods: Sequence[str] | str | None) -> tuple[str, ...]:
-    """Checks the names of off-policy estimation methods, such as "wis", and returns them. If `methods` is None, returns
-    all methods that support the RLModule `module`: methods that learn Q-values do not support recurrent modules.
+    """Checks the names of off-policy estimation methods, such as "wis", and returns these names.
+
+    If `methods` is None, returns all methods that support the RLModule `module`: methods that learn Q-values do not
+    support recurrent modules.
 
     Raises:
         ValueError: For an unknown one, or one that is not for this module.
@@ -210,8 +212,9 @@ def weighted_returns(
     gamma: float,
     acting: ActingBy = DRAWN,
 ) -> np.ndarray:
-    """Returns the returns of recorded episodes, weighted by the ratios of action probabilities under the module's
-    policy and under the recording policy; their mean estimates the value of the module's policy.
+    """Returns importance-weighted returns of recorded episodes; their mean estimates the value of the module's policy.
+
+    The weights are the ratios of action probabilities under the module's policy and under the recording policy.
 
     Args:
         module: Module with its weights.
@@ -261,8 +264,11 @@ def _terms(
     gamma: float,
 ) -> dict[str, Any]:
     """Computes the terms of off-policy estimates from E recorded episodes: numerators and denominators ``[E]`` of each
-    method in `names` and of "behavior", the recording policy. An estimate is the sum of the numerators divided by the
-    sum of the denominators. Also returns the log importance weights ``[E]`` and the effective sample size.
+    method.
+
+    The methods are the methods in `names` and "behavior", the recording policy. An estimate is the sum of the
+    numerators divided by the sum of the denominators. Also returns the log importance weights ``[E]`` and the effective
+    sample size.
     """
     rows = episodes.rows
     zeros = np.zeros(rows.shape, np.float32)

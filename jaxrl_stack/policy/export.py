@@ -215,8 +215,9 @@ def _write(target: Path, about: dict[str, Any], program: bytes, arrays: Mapping[
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExportedState:
-    """Immutable pytree with the state of an exported policy between the steps of unfinished episodes. Each call of
-    `compute_actions` returns a new state, which the caller passes to the next call.
+    """Immutable pytree with the state of an exported policy between the steps of unfinished episodes.
+
+    Each call of `compute_actions` returns a new state, which the caller passes to the next call.
 
     Attributes:
         leaves: Arrays, as the program wants them.
@@ -362,8 +363,10 @@ def _checked_program(file: Path, about: Mapping[str, Any]) -> bytearray:
 
 
 def _check_sizes(about: Mapping[str, Any], arrays: Path) -> None:
-    """Raises a ValueError if the spaces of an exported policy have more than `MAX_SPACE_ELEMENTS` entries, or if its
-    arrays are compressed. Loading such a policy could need far more memory than the size of its files.
+    """Raises ValueError if the spaces of an exported policy are too large, or if the policy's arrays are compressed.
+
+    The spaces are too large if they have more than `MAX_SPACE_ELEMENTS` entries. Loading such a policy could need far
+    more memory than the size of the policy's files.
     """
     entries = sum(num_described_entries(about[name]) for name in ("observation_space", "action_space"))
     if entries > MAX_SPACE_ELEMENTS:

@@ -84,8 +84,10 @@ class QValues(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """Training data of fitted Q evaluation, arrays with R rows: `actions` are indices ``[R]`` or vectors ``[R, d]``;
-    `policy` contains the probabilities ``[R, n]`` of n actions, or S sampled actions per row, ``[R, S, d]``.
+    """Training data of fitted Q evaluation, as arrays with R rows.
+
+    `actions` are indices ``[R]`` or vectors ``[R, d]``; `policy` contains the probabilities ``[R, n]`` of n actions, or
+    S sampled actions per row, ``[R, S, d]``.
     """
 
     observations: Any
@@ -195,8 +197,10 @@ def _value_of(network: Any, table: _Table, rows: jax.Array, is_discrete: bool) -
 @functools.lru_cache(maxsize=8)
 def _program(graphdef: Any, is_discrete: bool, config: FittedQConfig) -> Any:
     """Builds the compiled program of fitted Q evaluation, ``(params, table, rows, gamma, key) -> (Q [R], V [R],
-    loss)``. The program trains the Q-network on the given rows of `table`, then computes the Q-values and state values
-    of all R rows of `table`. ``loss`` is the mean loss of the last 100 updates.
+    loss)``.
+
+    The program trains the Q-network on the given rows of `table`, then computes the Q-values and state values of all R
+    rows of `table`. ``loss`` is the mean loss of the last 100 updates.
     """
     optimizer = optax.adam(optax.cosine_decay_schedule(config.lr, config.num_updates))
     tau = config.tau

@@ -39,9 +39,10 @@ State = TypeVar("State", bound=ActingState)
 
 
 class Given(NamedTuple):
-    """Checked arguments of `Acting.compute_actions`, NumPy arrays ``[B, ...]``, and a PRNG key. The number `count` is
-    folded into the key. If the caller passed a key, `count` is 0; otherwise it is the number of calls without a key so
-    far, so that each of these calls uses different random numbers.
+    """Checked arguments of `Acting.compute_actions`, NumPy arrays ``[B, ...]``, and a PRNG key.
+
+    The number `count` is folded into the key. If the caller passed a key, `count` is 0; otherwise, it is the number of
+    calls without a key so far, so that each of these calls uses different random numbers.
     """
 
     observations: Any
@@ -169,8 +170,9 @@ class Acting(abc.ABC, Generic[State]):
 
     @functools.cached_property
     def _as_members(self) -> Callable[[Any], Any]:
-        """Function that converts actions to the dtypes of the environment's action space: `Box` actions, also inside of
-        nested spaces, become NumPy arrays; other actions do not change. See `members_of`.
+        """Function that converts actions to the dtypes of the environment's action space.
+
+        `Box` actions, also inside of nested spaces, become NumPy arrays; other actions do not change. See `members_of`.
         """
         return members_of(self.action_space)
 
@@ -299,8 +301,9 @@ def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -
 
 
 def _missing_key(space: gym.Space, observations: Any) -> str | None:
-    """Returns the path of the first key, at any depth, that `space` (a `Dict` space) has and the dict of observations
-    lacks, such as "camera/image". Returns None if no key is missing.
+    """Returns the path of the first key that `space` (a `Dict` space) has and the dict of observations lacks.
+
+    The key can be at any depth; an example is "camera/image". Returns None if no key is missing.
     """
     if not isinstance(space, gym.spaces.Dict) or not isinstance(observations, Mapping):
         return None
@@ -363,8 +366,9 @@ def _with_zeros(
 
 
 def _check_integers(space: gym.Space, arrays: Any, name: str) -> None:
-    """Raises ValueError for integers that do not fit the dtype of their space. If the space is not a Box (for example
-    Discrete), also raises ValueError for values outside of the space.
+    """Raises ValueError for integers that do not fit the dtype of their space.
+
+    If the space is not a Box (for example Discrete), also raises ValueError for values outside of the space.
     """
 
     def check(part: gym.Space, array: np.ndarray) -> None:

@@ -1,5 +1,6 @@
-"""`Policy`, a policy for serving: connector pipelines, module and the states of both in one object. The class has the
-name of a class in RLlib's old API stack.
+"""`Policy`, a policy for serving: connector pipelines, module and the states of both in one object.
+
+The class has the name of a class in RLlib's old API stack.
 """
 
 from __future__ import annotations
@@ -196,8 +197,9 @@ class Policy(Acting[PolicyState], Checkpointable):
         return state
 
     def where_rows(self, acts: Any, after: PolicyState, before: PolicyState) -> PolicyState:
-        """Returns the policy's state after a call in which only some rows (agents) acted, as in a turn-based game: the
-        state `after` for rows that acted, and the state `before` for other rows.
+        """Returns the policy's state after a call in which only some rows (agents) acted, as in a turn-based game.
+
+        This is the state `after` for rows that acted, and the state `before` for other rows.
 
         Args:
             acts: bool ``[B]``, the rows that acted.
@@ -573,8 +575,10 @@ class Policy(Acting[PolicyState], Checkpointable):
 
 
 def has_connectors(path: str | os.PathLike[str], *, filesystem: Any = None) -> bool:
-    """Whether the checkpoint of an algorithm or policy contains connectors. The checkpoint of a run without an
-    environment contains none: only its module can be loaded, with `module_of_checkpoint`.
+    """Whether the checkpoint of an algorithm or policy contains connectors.
+
+    The checkpoint of a run without an environment contains no connectors: only the module can be loaded, with
+    `module_of_checkpoint`.
 
     Args:
         path, filesystem: See `Policy.from_checkpoint`.
@@ -637,9 +641,10 @@ def _of_module(modules: Stored, module_id: str) -> Stored:
 
 
 def _pipeline_of(stored: Stored, module_id: str) -> Stored:
-    """Returns the checkpoint component of a module's connector pipeline. If all modules share one pipeline, returns
-    that pipeline. If modules have separate pipelines, but this module has none because it acts for no agent, returns
-    the first pipeline.
+    """Returns the checkpoint component of a module's connector pipeline.
+
+    If all modules share one pipeline, returns that pipeline. If modules have separate pipelines, but this module has
+    none because it acts for no agent, returns the first pipeline.
     """
     if stored.component().class_path != path_of(PipelinesByModule):
         return stored
@@ -647,8 +652,9 @@ def _pipeline_of(stored: Stored, module_id: str) -> Stored:
 
 
 def _merged(fixed: Any, traced: Any, what: str) -> dict[str, dict[str, Any]]:
-    """Merges two kinds of settings from a policy's checkpoint into ``{module_id: {name: value}}``: `fixed`, the
-    constants of the compiled program, and `traced`, the arrays in the policy's state.
+    """Merges two kinds of settings from a policy's checkpoint into ``{module_id: {name: value}}``.
+
+    `fixed` are the constants of the compiled program; `traced` are the arrays in the policy's state.
     """
     parts = (fixed, traced)
     if not all(isinstance(p, dict) and all(isinstance(own, dict) for own in p.values()) for p in parts):

@@ -170,9 +170,10 @@ def _outputs(module: RLModule, batch: dict[str, Any], acting: ActingBy) -> dict[
 
 @functools.lru_cache(maxsize=32)
 def _compiled(distribution_cls: Any, explore: bool, num_actions: int | None, num_samples: int) -> Any:
-    """Returns a compiled function that computes the fields of `ActionProbabilities`: ``(module outputs, recorded
-    actions, probability of random actions, key) -> {field: array}``. The function is cached, so that all batches use
-    one compiled program.
+    """Returns a compiled function that computes the fields of `ActionProbabilities`.
+
+    The function is ``(module outputs, recorded actions, probability of random actions, key) -> {field: array}``. The
+    function is cached, so that all batches use one compiled program.
     """
     if num_actions is not None:
         return jax.jit(functools.partial(_of_discrete, distribution_cls, explore, num_actions))

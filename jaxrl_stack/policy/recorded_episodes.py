@@ -41,9 +41,10 @@ class RecordedEpisodes(NamedTuple):
         return RecordedEpisodes(*cut, self.final_rows[episodes], self.terminated[episodes], self.num_left_out)
 
     def alone(self, columns: dict[str, Any]) -> tuple[dict[str, Any], RecordedEpisodes]:
-        """Copies the rows of these complete episodes to new columns, one episode after the other. The new columns
-        contain no other rows. Returns ``(columns, episodes)``: the new columns, and the same episodes with row indices
-        into the new columns.
+        """Copies the rows of these complete episodes to new columns, one episode after the other.
+
+        The new columns contain no other rows. Returns ``(columns, episodes)``: the new columns, and the same episodes
+        with row indices into the new columns.
 
         Args:
             columns: ``{column: [R, ...]}`` of all rows.

@@ -52,8 +52,9 @@ def first(xp: Any, mask: Any) -> Any:
 
 
 def until_end(xp: Any, is_end: Any) -> Any:
-    """Marks, in N rows of J consecutive steps, the steps up to and including the first step that ends an episode.
-    Returns bool ``[N, J]``; all True in a row without such a step.
+    """Marks the steps of each row up to and including the first step that ends an episode.
+
+    The input has N rows of J consecutive steps. Returns bool ``[N, J]``; all True in a row without such a step.
     """
     return xp.arange(is_end.shape[1]) <= first(xp, is_end)[:, None]
 
@@ -107,9 +108,10 @@ def num_starts(xp: Any, is_first: Any, length: int) -> Any:
 
 
 def num_learned(xp: Any, is_first: Any, start: Any, length: int) -> Any:
-    """Returns, for each drawn sequence, the maximum number of its steps that the loss uses, int ``[N]``. If the drawn
-    step is the first step of its episode, the number is ``start + 1``, otherwise `length`. `start` is random, because
-    such a draw also represents sequences that begin before the episode and contain fewer of its steps.
+    """Returns the maximum number of steps of each drawn sequence that the loss uses, int ``[N]``.
+
+    If the drawn step is the first step of its episode, the number is ``start + 1``, otherwise `length`. `start` is
+    random, because such a draw also represents sequences that begin before the episode and contain fewer of its steps.
 
     Args:
         xp: Namespace of the arrays.
@@ -186,9 +188,10 @@ def magnitudes(xp: Any, priorities: Any) -> Any:
 
 
 def importance_weights(xp: Any, shares: Any, least: Any, beta: Any) -> Any:
-    """Importance weights of N drawn items, float32 ``[N]``: ``(M P(i)) ** -beta``, divided by the largest such weight
-    of all items in the buffer. M is the number of items in the buffer, and P(i) the probability of drawing item i
-    (Schaul et al., 2016, section 3.4).
+    """Importance weights of N drawn items, float32 ``[N]`` (Schaul et al., 2016, section 3.4).
+
+    A weight is ``(M P(i)) ** -beta``, divided by the largest such weight of all items in the buffer. M is the number of
+    items in the buffer, and P(i) the probability of drawing item i.
 
     Args:
         xp: Namespace of the arrays.

@@ -25,8 +25,10 @@ float32 numbers."""
 
 @struct.dataclass
 class PriorityLevels:
-    """Tree for drawing items, such as steps in a replay buffer, by priority. It contains the items' scaled priorities,
-    and their sums and minima over groups of `FAN` (16) items. Higher levels of the tree are computed on demand.
+    """Tree for drawing items, such as steps in a replay buffer, by priority.
+
+    The tree contains the items' scaled priorities, and their sums and minima over groups of `FAN` (16) items. Higher
+    levels of the tree are computed on demand.
 
     Sums and minima are always computed from all items of a group, never updated by differences: they do not drift, and
     groups of equal items have equal sums.
@@ -74,8 +76,9 @@ def values(levels: PriorityLevels, items: jax.Array) -> jax.Array:
 
 
 def put(levels: PriorityLevels, items: jax.Array, counts: jax.Array, starts: jax.Array | None = None) -> PriorityLevels:
-    """Sets the scaled priorities (``priority ** alpha``) of items, such as steps in a replay buffer. If an item occurs
-    several times in `items`, the largest of its new priorities is stored.
+    """Sets the scaled priorities (``priority ** alpha``) of items, such as steps in a replay buffer.
+
+    If an item occurs several times in `items`, the largest of its new priorities is stored.
 
     Args:
         levels: State.
@@ -114,8 +117,10 @@ def num_levels(num_items: int) -> int:
 
 
 def draw(levels: PriorityLevels, bits: jax.Array) -> jax.Array:
-    """Draws random items (steps in a replay buffer) independently, int32 ``[N]``. The probability of an item is
-    proportional to its scaled priority (``priority ** alpha``) times its multiplicity (`PriorityLevels.starts`).
+    """Draws random items (steps in a replay buffer) independently, int32 ``[N]``.
+
+    The probability of an item is proportional to its scaled priority (``priority ** alpha``) times its multiplicity
+    (`PriorityLevels.starts`).
 
     Every level uses a separate random number. A single number for all levels has only 24 bits: with a million items,
     the frequency of an item would be wrong by up to a tenth.
@@ -144,8 +149,9 @@ def draw(levels: PriorityLevels, bits: jax.Array) -> jax.Array:
 
 
 def _choose(counts: jax.Array, random: jax.Array) -> jax.Array:
-    """Draws an index from 0 to ``FAN - 1`` for each column of ``[FAN, N]``, in proportion to the column's values, int32
-    ``[N]``; ``FAN - 1`` if all values are 0.
+    """Draws an index from 0 to ``FAN - 1`` for each column of ``[FAN, N]``, in proportion to the column's values.
+
+    Returns int32 ``[N]``; ``FAN - 1`` for a column in which all values are 0.
     """
     # One after the other: sums that never fall leave no way into a row that counts nothing.
     cumulated = list(accumulate(counts))
@@ -162,9 +168,10 @@ def _summed(counts: jax.Array) -> jax.Array:
 
 
 def total(levels: PriorityLevels) -> jax.Array:
-    """Sum of the weights of all items in the tree. The weight of an item is its scaled priority (``priority ** alpha``)
-    times its multiplicity (`PriorityLevels.starts`). The probability of an item in a draw is its weight divided by this
-    sum.
+    """Sum of the weights of all items in the tree.
+
+    The weight of an item is its scaled priority (``priority ** alpha``) times its multiplicity
+    (`PriorityLevels.starts`). The probability of an item in a draw is its weight divided by this sum.
     """
     return jnp.sum(levels.sums)
 

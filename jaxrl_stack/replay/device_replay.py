@@ -153,8 +153,10 @@ class DeviceReplay:
 
     @property
     def _is_uniform(self) -> bool:
-        """Whether the replay buffer draws all steps equally often: True if draws have no priorities (`alpha` is None)
-        and `length` is 1. Longer sequences begin more often at the first step of an episode than at other steps.
+        """Whether the replay buffer draws all steps equally often.
+
+        True if draws have no priorities (`alpha` is None) and `length` is 1. Longer sequences begin more often at the
+        first step of an episode than at other steps.
         """
         return self.alpha is None and self.length == 1
 
@@ -252,8 +254,10 @@ class DeviceReplay:
         )
 
     def add(self, state: ReplayState, columns: Mapping[str, Any]) -> ReplayState:
-        """Adds a rollout to the replay buffer. If an environment's episode was unfinished at the end of the previous
-        rollout, the new steps continue the episode, unless `cut` has truncated it.
+        """Adds a rollout to the replay buffer.
+
+        If an environment's episode was unfinished at the end of the previous rollout, the new steps continue the
+        episode, unless `cut` has truncated it.
 
         Args:
             state: The state.
@@ -422,9 +426,11 @@ class DeviceReplay:
     def _add_frames(
         self, frames: FrameRing, obs: Any, ended: jax.Array, valid: jax.Array | None
     ) -> tuple[FrameRing, jax.Array]:
-        """Writes frames of a rollout to the ring buffer of frames: the newest frame of every stacked observation ``[T,
-        B, ...]``. If the buffer is empty, or `cut` was called after the last rollout to truncate its unfinished
-        episodes, also writes the older frames of the first observation.
+        """Writes the newest frame of every stacked observation ``[T, B, ...]`` of a rollout to the ring buffer of
+        frames.
+
+        If the buffer is empty, or `cut` was called after the last rollout to truncate its unfinished episodes, also
+        writes the older frames of the first observation.
 
         Args:
             frames: Frames before the rollout.
@@ -536,8 +542,9 @@ class DeviceReplay:
     def _put_rows(
         self, levels: Any, places: jax.Array, count: jax.Array | float, starts: jax.Array | None = None
     ) -> Any:
-        """Sets one scaled priority (``priority ** alpha``) for all steps in the given rows of the ring buffer. With
-        `starts`, also sets the sampling weights of these steps as first steps of sequences.
+        """Sets one scaled priority (``priority ** alpha``) for all steps in the given rows of the ring buffer.
+
+        With `starts`, also sets the sampling weights of these steps as first steps of sequences.
 
         Args:
             levels: Priorities before.
@@ -551,8 +558,9 @@ class DeviceReplay:
         return device_priorities.put(levels, items.reshape(-1), jnp.full((items.size,), count, jnp.float32), starts)
 
     def _starts(self, state: ReplayState, ended: jax.Array) -> jax.Array | None:
-        """Sampling weights of a rollout's steps as first steps of drawn sequences, float32 ``[B * T]``; None if
-        sequences have one step. `ended` ``[T, B]`` marks the steps that end an episode.
+        """Sampling weights of a rollout's steps as first steps of drawn sequences, float32 ``[B * T]``.
+
+        None if sequences have one step. `ended` ``[T, B]`` marks the steps that end an episode.
         """
         if self.length == 1:
             return None
@@ -562,8 +570,9 @@ class DeviceReplay:
         return arithmetic.num_starts(jnp, is_first, self.length).astype(jnp.float32).T.reshape(-1)
 
     def _take_out(self, levels: Any, head: jax.Array, before: jax.Array, after: jax.Array) -> Any:
-        """Sets the priorities of old ring buffer rows to 0, so that their steps can no longer be drawn. These are the
-        rows with ``after <= age < before``; the newest row has age 0.
+        """Sets the priorities of old ring buffer rows to 0, so that their steps can no longer be drawn.
+
+        These are the rows with ``after <= age < before``; the newest row has age 0.
         """
 
         def is_left(carry: tuple[Any, jax.Array]) -> jax.Array:
@@ -826,10 +835,11 @@ class DeviceReplay:
         return self._places(_of(state.head, envs), places), envs, weights
 
     def _draw_uniformly(self, state: ReplayState, items: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Draws steps uniformly from environments that may have different numbers of steps: the random indices `items`
-        ``[N]`` select steps from the concatenated steps of all environments. Returns ``(ages of the steps' rows,
-        environments, importance weights)``, each ``[N]``; the newest row has age 0. All weights are 1; if the buffer
-        contains no step, all are 0.
+        """Draws steps uniformly from environments that may have different numbers of steps.
+
+        The random indices `items` ``[N]`` select steps from the concatenated steps of all environments. Returns ``(ages
+        of the steps' rows, environments, importance weights)``, each ``[N]``; the newest row has age 0. All weights are
+        1; if the buffer contains no step, all are 0.
         """
         until = jnp.cumsum(state.size)
         envs = jnp.searchsorted(until, items, side="right", method="scan_unrolled")
@@ -840,9 +850,11 @@ class DeviceReplay:
     def _num_learned(
         self, state: ReplayState, ages: jax.Array, envs: jax.Array, random: RandomNumbers
     ) -> jax.Array | int:
-        """Returns, for each drawn sequence, the maximum number of its steps that the loss uses, int32 ``[N]``, or the
-        int `length` for all sequences. The number is `length`; if the drawn step is the first step of its episode, the
-        number is random, from 1 to `length`. For the reason, see `arithmetic.num_learned`.
+        """Returns the maximum number of steps of each drawn sequence that the loss uses, int32 ``[N]``.
+
+        If this number is the same for all sequences, returns the int `length`. Otherwise, the number is `length`; if
+        the drawn step is the first step of its episode, the number is random, from 1 to `length`. For the reason, see
+        `arithmetic.num_learned`.
         """
         if state.priorities is None or state.priorities.starts is None:
             return self.length
@@ -868,8 +880,10 @@ class DeviceReplay:
         return envs * self.num_rows + places
 
     def _take(self, state: ReplayState, envs: jax.Array, ages: jax.Array) -> Any:
-        """Reads stored steps from the ring buffer. The index arrays `envs` and `ages` select the steps; the newest row
-        has age 0. Both arrays may have any shapes that broadcast.
+        """Reads stored steps from the ring buffer.
+
+        The index arrays `envs` and `ages` select the steps; the newest row has age 0. Both arrays may have any shapes
+        that broadcast.
         """
         flat = self._flat(envs, self._places(_of(state.head, envs), ages))
         packed = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]).at[flat].get(mode="promise_in_bounds"), state.ring)
@@ -890,8 +904,10 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, pixels)
 
     def _frames(self, frames: FrameRing, ages: jax.Array, envs: jax.Array, back: jax.Array | int = 0) -> Any:
-        """Reads single frames from the ring buffer. `envs` and `ages` select rows; the newest row has age 0. Each
-        result is the frame `back` steps before the selected row, or the row's own frame if `back` is 0.
+        """Reads single frames from the ring buffer.
+
+        `envs` and `ages` select rows; the newest row has age 0. Each result is the frame `back` steps before the
+        selected row, or the row's own frame if `back` is 0.
         """
         head, since_cut = _of(frames.head, envs), _of(frames.since_cut, envs)
         # Of a cut that no row follows yet, nothing is written down.
@@ -959,8 +975,10 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, inside, state.finals.next_obs)
 
     def _keeps_finals(self, obs: Any) -> bool:
-        """Whether the ring buffer stores a next observation with every step. True if the setting `num_final_obs` is
-        None and the next observations of a full buffer take at most 128 MiB (`_OWN_FINALS_BYTES`).
+        """Whether the ring buffer stores a next observation with every step.
+
+        True if the setting `num_final_obs` is None and the next observations of a full buffer take at most 128 MiB
+        (`_OWN_FINALS_BYTES`).
         """
         return self.num_final_obs is None and self.num_rows * self.num_envs * bytes_of_shapes(obs) <= _OWN_FINALS_BYTES
 
@@ -1016,9 +1034,10 @@ class RandomNumbers:
 
 
 def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
-    """Converts random uint32 `bits` to random int32 numbers from 0 to ``number - 1``: the upper 32 bits of the 64-bit
-    product ``bits * number``. The bias of these random numbers is below ``number / 2^32``. If `bits` is None, returns
-    an array ``[1]`` with the value 0.
+    """Converts random uint32 `bits` to random int32 numbers from 0 to ``number - 1``.
+
+    A random number is the upper 32 bits of the 64-bit product ``bits * number``. The bias of these random numbers is
+    below ``number / 2^32``. If `bits` is None, returns an array ``[1]`` with the value 0.
     """
     if bits is None:
         return jnp.zeros((1,), jnp.int32)
@@ -1032,9 +1051,9 @@ def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
 
 
 def _places_after(starts: jax.Array | None, places: jax.Array) -> jax.Array:
-    """Returns `places`, the ring buffer rows to write, unchanged. Forces XLA to compute `starts`, the sampling weights
-    of the new steps, before it writes these rows, because `starts` depends on the row that is the newest before the
-    write.
+    """Forces XLA to compute `starts` before it writes the ring buffer rows `places`; returns `places` unchanged.
+
+    `starts`, the sampling weights of the new steps, depends on the row that is the newest before the write.
 
     Otherwise, XLA would read that row after the write, and copy the whole ring buffer for this.
     """
@@ -1044,15 +1063,19 @@ def _places_after(starts: jax.Array | None, places: jax.Array) -> jax.Array:
 
 
 def _of(counter: jax.Array, envs: jax.Array) -> jax.Array:
-    """Returns the values of a ring buffer counter, such as `head`, for the given environments: ``counter[envs]`` if
-    `counter` is an array ``[B]``; `counter` unchanged if it is a scalar, which all environments share.
+    """Returns the values of a ring buffer counter, such as `head`, for the given environments.
+
+    This is ``counter[envs]`` if `counter` is an array ``[B]``; `counter` unchanged if it is a scalar, which all
+    environments share.
     """
     return counter if counter.ndim == 0 else counter.at[envs].get(mode="promise_in_bounds")
 
 
 def _written(kept: jax.Array, places: jax.Array, new: jax.Array, **options: Any) -> jax.Array:
-    """Writes the values `new` ``[B, T, ...]`` of T steps into an array of the ring buffer, ``[B, L, ...]``, at the row
-    indices `places`, ``[T]`` or ``[B, T]``. A step with the index L, one after the last row, is not written.
+    """Writes the values of T steps into an array of the ring buffer.
+
+    The values `new` are ``[B, T, ...]``, the array is ``[B, L, ...]``, and the row indices `places` are ``[T]`` or
+    ``[B, T]``. A step with the index L, one after the last row, is not written.
     """
     if places.ndim == 1:
         return kept.at[:, places].set(new, **options)
@@ -1061,9 +1084,10 @@ def _written(kept: jax.Array, places: jax.Array, new: jax.Array, **options: Any)
 
 
 def _last(added: jax.Array | int, column: jax.Array, before: jax.Array) -> jax.Array:
-    """Returns the last valid entry of each environment in a rollout's column ``[T, B, ...]``, whose valid entries come
-    first. The number of valid entries, `added`, is T or int32 ``[B]``. For an environment without valid entries,
-    returns its entry of `before` ``[B, ...]``.
+    """Returns the last valid entry of each environment in a rollout's column ``[T, B, ...]``.
+
+    The valid entries come first. The number of valid entries, `added`, is T or int32 ``[B]``. For an environment
+    without valid entries, returns its entry of `before` ``[B, ...]``.
     """
     if isinstance(added, int):
         return column[-1]

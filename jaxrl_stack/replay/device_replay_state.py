@@ -133,9 +133,10 @@ class StepLayout:
         return cls(treedef, tuple(packing.slots_of(leaves, lead=0, flags=False)))
 
     def pack(self, steps: Any) -> dict[str, Any]:
-        """Packs steps, a pytree with leaves ``[..., *leaf shape]``, for the ring buffer: all 32-bit leaves into one
-        array with W 32-bit words per step, every other leaf separately. Returns ``{"words": uint32 [..., W], "loose":
-        [leaf, ...]}``.
+        """Packs steps, a pytree with leaves ``[..., *leaf shape]``, for the ring buffer.
+
+        Packs all 32-bit leaves into one array with W 32-bit words per step, and every other leaf separately. Returns
+        ``{"words": uint32 [..., W], "loose": [leaf, ...]}``.
         """
         words, loose = [], []
         for leaf, slot in zip(self.treedef.flatten_up_to(steps), self.slots, strict=True):
@@ -147,8 +148,9 @@ class StepLayout:
         return {"words": jnp.concatenate(words, axis=-1), "loose": loose}
 
     def put(self, ring: Mapping[str, Any], rows: jax.Array, path: tuple[str, ...], values: Mapping[str, Any]) -> Any:
-        """Overwrites arrays of N steps in the ring buffer with `values`, for example the arrays of one column; other
-        arrays of these steps do not change. Returns all steps of the ring buffer, packed as by `pack`.
+        """Overwrites arrays of N steps in the ring buffer with `values`, for example the arrays of one column.
+
+        Other arrays of these steps do not change. Returns all steps of the ring buffer, packed as by `pack`.
 
         Args:
             ring: Packed steps ``[B, L, ...]``.

@@ -33,8 +33,10 @@ _OBSERVED = {Columns.OBS: Columns.OBS, Columns.NEXT_OBS: Columns.OBS, Columns.AC
 
 
 class DrawForm(Protocol):
-    """Interface of a form of replay samples (transitions, sequences or windows): draws samples from replay buffers, and
-    writes values that the loss computes for the samples, such as new priorities, back to the buffers.
+    """Interface of a form of replay samples: transitions, sequences or windows.
+
+    A form draws samples from replay buffers, and writes values that the loss computes for the samples, such as new
+    priorities, back to the buffers.
 
     Attributes:
         length: Number of steps of an item.
@@ -67,8 +69,9 @@ class DrawForm(Protocol):
         ...
 
     def num_items(self, num_steps: int, num_shares: int) -> int:
-        """Number of items (transitions, sequences or windows) in a train batch of at least `num_steps` steps. It is a
-        multiple of `num_shares`, because the batch is split into `num_shares` equal parts.
+        """Number of items (transitions, sequences or windows) in a train batch of at least `num_steps` steps.
+
+        The number is a multiple of `num_shares`, because the batch is split into `num_shares` equal parts.
         """
         ...
 
@@ -142,8 +145,10 @@ class DrawForm(Protocol):
     def write_to_ring(
         self, ring: DeviceReplay, state: ReplayState, drawn: Any, logged: Mapping[str, Any]
     ) -> ReplayState:
-        """Writes the values that the loss logged for the drawn items, for example TD errors as new priorities, into the
-        device buffer. Returns the buffer's new state. For `drawn` and `logged`, see `write_to_buffer`.
+        """Writes the values that the loss logged for the drawn items into the device buffer.
+
+        For example, TD errors become new priorities. Returns the buffer's new state. For `drawn` and `logged`, see
+        `write_to_buffer`.
         """
         ...
 
@@ -174,8 +179,10 @@ class StartState:
 
     @property
     def extra_columns(self) -> tuple[str, ...]:
-        """Names of the columns that the buffer stores for the start of sequences: ``state_in`` if sequences start with
-        stored recurrent states; none if they start with the module's initial state.
+        """Names of the columns that the buffer stores for the start of sequences.
+
+        The name is ``state_in`` if sequences start with stored recurrent states. The result is empty if sequences start
+        with the module's initial state.
         """
         return (Columns.STATE_IN,) if self.initial is None else ()
 
@@ -184,8 +191,10 @@ class StartState:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape), x.dtype), self.shapes)
 
     def added_to(self, columns: dict[str, Any], number: int, xp: Any) -> dict[str, Any]:
-        """Adds the module's initial recurrent state to `columns` as ``state_in``, repeated for each of `number` drawn
-        items. If samples start with stored recurrent states, returns `columns` unchanged. `xp` is numpy or jax.numpy.
+        """Adds the module's initial recurrent state to `columns` as ``state_in``.
+
+        The state is repeated for each of `number` drawn items. If samples start with stored recurrent states, returns
+        `columns` unchanged. `xp` is numpy or jax.numpy.
         """
         if self.initial is None:
             return columns
@@ -226,9 +235,10 @@ class _WithPriorities(abc.ABC):
         of_steps: Mapping[str, Any],
         of_items: Mapping[str, Any],
     ) -> MemoryEstimate:
-        """Estimates the memory, in bytes, of a train batch. The batch contains observations, actions, the columns named
-        in the attribute `declared`, and further columns ``{name: dtype}``: `of_steps` with one value per step, and
-        `of_items` with one value per drawn item.
+        """Estimates the memory, in bytes, of a train batch.
+
+        The batch contains observations, actions, the columns named in the attribute `declared`, and further columns
+        ``{name: dtype}``: `of_steps` with one value per step, and `of_items` with one value per drawn item.
         """
         lead = tuple(counts.values())
         sources = {**_OBSERVED, **{name: name for name in self.declared if name in recorded}}
@@ -242,9 +252,11 @@ class _WithPriorities(abc.ABC):
 
     @abc.abstractmethod
     def _sample(self, buffer: Any, number: int, gamma: float, beta: float, **which: Any) -> Any:
-        """Draws `number` items from a host buffer and returns their columns. `which` contains further keyword arguments
-        for the buffer's sampling method. If `which` contains ``modules_to_sample``, a list of module ids, draws
-        `number` items for each module and returns ``{module_id: columns}``.
+        """Draws `number` items from a host buffer and returns the items' columns.
+
+        `which` contains further keyword arguments for the buffer's sampling method. If `which` contains
+        ``modules_to_sample``, a list of module ids, draws `number` items for each module and returns ``{module_id:
+        columns}``.
         """
 
     def _split(self, columns: dict[str, Any], number: int) -> tuple[dict[str, Any], Any]:
@@ -473,6 +485,7 @@ class Windows:
 
     def _before_next(self, logged: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the recurrent states before items 1 to T - 1 of each window of T items, ``{name: [N, T - 1, ...]}``.
+
         The loss has logged these states as the states after items 0 to T - 2.
         """
         return {name: logged[name][:, :-1] for name in self.writes}
@@ -488,7 +501,8 @@ def _with_states(estimate: MemoryEstimate, start: StartState, number: int) -> Me
 
 
 def _continues(columns: Mapping[str, Any]) -> Any:
-    """Mask of items 1 to T - 1 of N windows, bool ``[N, T - 1]``: True if an item is a step of the previous item's
-    episode. The last observation of an episode is an item, but not a step.
+    """Mask of the items in N windows that are steps of the previous item's episode, bool ``[N, T - 1]``.
+
+    The mask covers items 1 to T - 1 of each window. The last observation of an episode is an item, but not a step.
     """
     return ~(columns[IS_FIRST] | columns[IS_LAST])[:, 1:]

@@ -39,7 +39,9 @@ def flags(ends: jax.Array) -> dict[str, jax.Array]:
 
 
 def slots(ends: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Decodes int32 codes, which describe how steps end, to ``(has a slot: bool, slot: int32)``. A slot is the storage
-    index of the final observation after an episode's last step. If a step has no slot, the returned index is arbitrary.
+    """Decodes the storage indices (slots) of final observations from int32 codes, which describe how steps end.
+
+    Returns ``(has a slot: bool, slot: int32)``. A slot is the storage index of the final observation after an episode's
+    last step. If a step has no slot, the returned index is arbitrary.
     """
     return (ends >= TRUNCATED) | (ends < 0), jnp.where(ends < 0, (-1 - ends) // 2, ends - TRUNCATED)

@@ -13,8 +13,10 @@ import numpy as np
 
 @dataclasses.dataclass(slots=True)
 class Record:
-    """Metadata of one episode in the replay buffer: ids, first and last stored row, and whether the episode may
-    continue. If the episode's first steps were evicted, the record describes the remaining part.
+    """Metadata of one episode in the replay buffer.
+
+    The metadata contain ids, first and last stored row, and whether the episode may continue. If the episode's first
+    steps were evicted, the record describes the remaining part.
 
     Attributes:
         number: Number of the episode in the buffer, from 1.
@@ -86,9 +88,10 @@ class Counts:
 
 
 def packed_records(records: Sequence[Record], streams: Sequence[Hashable]) -> dict[str, Any]:
-    """Converts episode records to columns for the buffer's state. Most columns are arrays, because a buffer can have
-    millions of records. Agent and module ids are saved as distinct values and an index per record; custom data, which
-    is rare, only for the records that have it.
+    """Converts episode records to columns for the buffer's state.
+
+    Most columns are arrays, because a buffer can have millions of records. Agent and module ids are saved as distinct
+    values and an index per record; custom data, which is rare, only for the records that have it.
     """
     places = {key: place for place, key in enumerate(streams)}
     own = [(-1, -1) if record.stream is None else (places[record.stream[0]], record.stream[1]) for record in records]

@@ -386,9 +386,10 @@ class EpisodeReplayBuffer(Checkpointable):
         return found, owners
 
     def _same_frames(self, rows: np.ndarray, observations: Any) -> np.ndarray:
-        """Compares the stored observation of each environment with its new observation. `rows` contains the rows of the
-        stored observations, -1 for none. Returns bool ``[B]``: True if the two observations are equal, False for row
-        -1.
+        """Compares each environment's stored observation with the environment's new observation.
+
+        `rows` contains the rows of the stored observations, -1 for none. Returns bool ``[B]``: True if the two
+        observations are equal, False for row -1.
         """
         same = rows >= 0
         stored = self._store.take(Columns.OBS, rows)
@@ -495,14 +496,18 @@ class EpisodeReplayBuffer(Checkpointable):
         self._places[movers] = holes
 
     def _get_items(self) -> dict[str, Any]:
-        """Returns the sampling index in the form that is saved with the buffer: the rows of all n stored steps,
-        ``{"rows": int32 [n]}``. Subclasses add values, such as the priorities of these steps.
+        """Returns the sampling index in the form that is saved with the buffer.
+
+        The index contains the rows of all n stored steps, ``{"rows": int32 [n]}``. Subclasses add values, such as the
+        priorities of these steps.
         """
         return {"rows": self._items[: self._num_timesteps].copy()}
 
     def _restored_items(self, items: Mapping[str, Any], store: StoredFrames) -> dict[str, Any]:
-        """Rebuilds the sampling index from a result of `_get_items`. Returns the index as attributes of the buffer,
-        ``{attribute: value}``. `store` is the saved memory that contains the indexed steps.
+        """Rebuilds the sampling index from a result of `_get_items`.
+
+        Returns the index as attributes of the buffer, ``{attribute: value}``. `store` is the saved memory that contains
+        the indexed steps.
         """
         rows = items["rows"]
         own, places = np.zeros((2, store.num_rows), np.int32)
@@ -511,8 +516,9 @@ class EpisodeReplayBuffer(Checkpointable):
         return {"_items": own, "_places": places}
 
     def _begins_at(self, row: int) -> None:
-        """Hook that runs after the first steps of an episode were evicted; the remaining steps begin at the stored row
-        `row`. The hook does nothing in this class; subclasses override it.
+        """Hook that runs after the first steps of an episode were evicted.
+
+        The remaining steps begin at the stored row `row`. The hook does nothing in this class; subclasses override it.
         """
 
     def _draw(self, number: int) -> np.ndarray:
@@ -520,9 +526,10 @@ class EpisodeReplayBuffer(Checkpointable):
         return self._draw_starts(number, 1)
 
     def _draw_starts(self, number: int, length: int) -> np.ndarray:
-        """Draws the first steps of sequences of at most `length` steps (without burn-in); returns their rows
-        ``[number]`` in the buffer's memory. The first step of an episode is `length` times as likely as another step,
-        because it also stands for sequences that begin before the episode.
+        """Draws the first steps of sequences of at most `length` steps (without burn-in).
+
+        Returns the rows ``[number]`` of these steps in the buffer's memory. The first step of an episode is `length`
+        times as likely as another step, because it also stands for sequences that begin before the episode.
         """
         more, num_steps = length - 1, self._num_timesteps
         drawn = self.rng.integers(num_steps + more * len(self._records), size=number)
@@ -563,9 +570,11 @@ class EpisodeReplayBuffer(Checkpointable):
         lookback: int = 0,
         min_batch_length_T: int = 0,
     ) -> Any:
-        """Samples steps in the formats of RLlib's replay buffers: if `sample_episodes` is True, a list of episodes
-        (transitions or sequences), otherwise a dict of columns ``[B, T, ...]`` whose rows may cross episode boundaries.
-        `sample_batch` and `sample_sequences`, which return dicts of columns, are faster.
+        """Samples steps in the formats of RLlib's replay buffers.
+
+        If `sample_episodes` is True, returns a list of episodes (transitions or sequences), otherwise a dict of columns
+        ``[B, T, ...]`` whose rows may cross episode boundaries. `sample_batch` and `sample_sequences`, which return
+        dicts of columns, are faster.
 
         Without `sample_episodes`: rows of consecutive steps, ``{"obs", "actions", "rewards", "is_first", "is_last",
         "is_terminated", "is_truncated"}``, each ``[B, T, ...]``. A row starts at a random step. If an episode ends
@@ -869,8 +878,10 @@ class EpisodeReplayBuffer(Checkpointable):
         return {name: parts[name]() for name in names}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores the replay buffer from a state that `get_state` returned. If `state` does not contain the data
-        or the state of the random generator, this part of the buffer does not change.
+        """Restores the replay buffer from a state that `get_state` returned.
+
+        If `state` does not contain the data or the state of the random generator, this part of the buffer does not
+        change.
 
         Raises:
             ValueError: If it does not fit: it has more steps than the capacity, or other random numbers. Nothing has

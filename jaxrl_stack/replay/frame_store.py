@@ -51,8 +51,9 @@ class NStepWindows:
 
 
 class FrameStore:
-    """Memory of a replay buffer: rows with one observation each. An episode of n steps is a linked list of n + 1 rows,
-    called a chain, so that every observation is stored once.
+    """Memory of a replay buffer: rows with one observation each.
+
+    An episode of n steps is a linked list of n + 1 rows, called a chain, so that every observation is stored once.
 
     A row whose `next` is >= 0 is a step: it has an action, a reward, both flags and maybe outputs of the module, and
     its next observation is that of row `next`. The last row of a chain holds an observation only.
@@ -104,8 +105,9 @@ class FrameStore:
     def fit(
         self, steps: Mapping[str, Any], tails: Any, extras: Mapping[str, Any], bookkeeping: Mapping[str, int]
     ) -> tuple[dict[str, Any], Any, dict[str, Any]]:
-        """Converts new steps to the dtypes of the steps in the replay buffer. If no steps were ever stored, the new
-        steps determine these dtypes, and the store allocates its memory.
+        """Converts new steps to the dtypes of the steps in the replay buffer.
+
+        If no steps were ever stored, the new steps determine these dtypes, and the store allocates its memory.
 
         Args:
             steps: ``{column: pytree [S, ...]}``, `STEP_COLUMNS`.
@@ -142,9 +144,11 @@ class FrameStore:
         return map_arrays(lambda leaf: leaf[..., -(leaf.shape[-1] // self.num_frames) :], obs)
 
     def _keep_earlier(self, rows: np.ndarray, obs: Any) -> None:
-        """Stores the older frames of `obs`, the stacked observations in `rows`. All these rows are first rows of stored
-        episodes. A row itself contains only the newest frame. For later rows of an episode, the older frames are read
-        from the rows before them and from the frames stored here. Older frames that are all 0 are not stored.
+        """Stores the older frames of `obs`, the stacked observations in `rows`.
+
+        All these rows are first rows of stored episodes. A row itself contains only the newest frame. For later rows of
+        an episode, the older frames are read from the rows before them and from the frames stored here. Older frames
+        that are all 0 are not stored.
         """
         older = map_arrays(lambda leaf: leaf[..., : -(leaf.shape[-1] // self.num_frames)], obs)
         for place, row in enumerate(rows.tolist()):
@@ -163,8 +167,9 @@ class FrameStore:
         first_t: np.ndarray,
         owners: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Writes the steps of K episodes to rows of the store (memory of a replay buffer). A new episode becomes a new
-        linked list of rows; the steps of a stored episode extend its list.
+        """Writes the steps of K episodes to rows of the store (memory of a replay buffer).
+
+        A new episode becomes a new linked list of rows; the steps of a stored episode extend its list.
 
         Args:
             steps: Result of `fit`, S = sum of `lengths`.
@@ -310,8 +315,10 @@ class FrameStore:
         gamma: float,
         clip_rewards: bool | float | None = None,
     ) -> NStepWindows:
-        """Computes the n-step windows that begin at the steps in `rows`: discounted reward sums, and the rows at which
-        the windows end. Windows stop at the end of their episode.
+        """Computes the n-step windows that begin at the steps in `rows`.
+
+        The result contains discounted reward sums, and the rows at which the windows end. Windows stop at the end of
+        their episode.
 
         Args:
             rows: int ``[N]``, rows of the first steps.
@@ -333,6 +340,7 @@ class FrameStore:
 
     def chain(self, rows: np.ndarray, longest: int, *, backwards: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Finds, for each row in `rows`, up to `longest` later rows of the same stored episode (a linked list of rows).
+
         If `backwards` is True, finds up to `longest` earlier rows.
 
         Args:
@@ -355,9 +363,10 @@ class FrameStore:
     # ---------------------------------------------------------------------------------------------------------- state
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the state of the store as arrays and numbers. To save memory, the large arrays are read-only views of
-        the store, not copies. Before the next write, `own` copies the store's arrays, so that the returned views do not
-        change.
+        """Returns the state of the store as arrays and numbers.
+
+        To save memory, the large arrays are read-only views of the store, not copies. Before the next write, `own`
+        copies the store's arrays, so that the returned views do not change.
         """
 
         def lent(leaf: np.ndarray) -> np.ndarray:
@@ -379,8 +388,9 @@ class FrameStore:
         return state
 
     def own(self) -> None:
-        """If a result of `get_state` still uses an array of the store, replaces the store's array by a copy. Called
-        before every write to the store, so that the write does not change that result.
+        """Replaces the store's arrays that a result of `get_state` still uses by copies.
+
+        Called before every write to the store, so that the write does not change that result.
         """
         if not self._loans:
             return
@@ -542,9 +552,10 @@ def _put(stored: Any, rows: np.ndarray | slice, value: Any | None) -> None:
 
 
 def _checked_links(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Checks and returns the arrays that link the rows of a saved `FrameStore`, by name. Each array has one number per
-    row that was ever used: the next row, the previous row, the steps since the episode's reset (`t`), the number of the
-    episode (`owner`), or the number of times that the row was freed (`generation`).
+    """Checks and returns the arrays that link the rows of a saved `FrameStore` (memory of a replay buffer), by name.
+
+    Each array has one number per row that was ever used: the next row, the previous row, the steps since the episode's
+    reset (`t`), the number of the episode (`owner`), or the number of times that the row was freed (`generation`).
     """
     num_rows, links = int(state["num_rows"]), {name: np.asarray(state["links"][name]) for name in _LINKS}
     num_used = len(links["owner"])
@@ -615,8 +626,10 @@ def _check_columns(name: str, value: Any, size: int) -> None:
 
 
 def _fitted(name: str, stored: Any, value: Any, size: int | None = None) -> Any:
-    """Checks new values of a column and converts them to the dtypes of the stored column. If the column is not stored
-    yet, only checks the values and converts them to arrays. If `size` is given, the values must have `size` rows.
+    """Checks new values of a column and converts these values to the dtypes of the stored column.
+
+    If the column is not stored yet, only checks the values and converts them to arrays. If `size` is given, the values
+    must have `size` rows.
     """
     if (
         type(value) is type(stored) is np.ndarray

@@ -45,8 +45,9 @@ def host_windows(
     clip_rewards: bool | float | None = None,
     extra_columns: Iterable[str] = (),
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Draws `number` windows of `length` consecutive items (observations with action and reward) from a host buffer, as
-    columns ``[N, T, ...]``. Each window begins at a random step.
+    """Draws `number` windows of `length` consecutive items from a host buffer, as columns ``[N, T, ...]``.
+
+    Items are observations with action and reward. Each window begins at a random step.
 
     Args:
         buffer: Buffer with at least one step.
@@ -100,8 +101,9 @@ def host_windows(
 
 
 def unnoticed(buffer: EpisodeReplayBuffer, seed: int) -> EpisodeReplayBuffer:
-    """Returns a copy of a replay buffer, for draws that do not change the random generator and metrics of `buffer`. The
-    copy shares the stored data, but has a new random generator, seeded with `seed`, and separate metrics.
+    """Returns a copy of a replay buffer, for draws that do not change the random generator and metrics of `buffer`.
+
+    The copy shares the stored data, but has a new random generator, seeded with `seed`, and separate metrics.
     """
     view = copy.copy(buffer)
     view.rng = np.random.default_rng(seed)
@@ -197,8 +199,9 @@ def put_on_device(
     values: Mapping[str, jax.Array],
     where: jax.Array,
 ) -> ReplayState:
-    """Overwrites stored values of a column, such as recurrent states, at the drawn items of a device buffer. Items that
-    can no longer be drawn are skipped, for example if newer steps have replaced them.
+    """Overwrites stored values of a column, such as recurrent states, at the drawn items of a device buffer.
+
+    Items that can no longer be drawn are skipped, for example if newer steps have replaced them.
 
     Args:
         replay: Fixed settings of the buffer.

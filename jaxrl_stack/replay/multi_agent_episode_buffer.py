@@ -57,8 +57,10 @@ class AgentSteps:
 
 @dataclasses.dataclass(slots=True)
 class EpisodeOfAgents:
-    """Metadata of one multi-agent episode in the replay buffer: range of env steps, how the episode ended, and the
-    steps of each agent. If the episode's first steps were evicted, the record describes the remaining part.
+    """Metadata of one multi-agent episode in the replay buffer.
+
+    The metadata contain the range of env steps, how the episode ended, and the steps of each agent. If the episode's
+    first steps were evicted, the record describes the remaining part.
 
     Attributes:
         first: The oldest env step that is stored.
@@ -285,9 +287,10 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return sum(part.get_added_timesteps() for part in self._parts.values())
 
     def get_sampled_timesteps(self, module_id: str | None = None) -> int:
-        """Total number of sampled steps; with `module_id`, total number of sampled steps of that module. Without
-        `module_id`, each call of a sampling method adds the largest number of steps that the call drew for one module,
-        and `sample` with ``replay_mode="synchronized"`` adds the number of drawn env steps.
+        """Total number of sampled steps; with `module_id`, total number of sampled steps of that module.
+
+        Without `module_id`, each call of a sampling method adds the largest number of steps that the call drew for one
+        module, and `sample` with ``replay_mode="synchronized"`` adds the number of drawn env steps.
         """
         return self._counts.sampled_timesteps if module_id is None else self._count(module_id, "get_sampled_timesteps")
 
@@ -304,8 +307,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return self._logger.reduce()
 
     def memory_estimate(self) -> MemoryEstimate | None:
-        """Estimated memory of the full buffer without module outputs; None if the spaces are unknown. The estimate
-        assumes that every agent has a step in every env step.
+        """Estimated memory of the full buffer without module outputs; None if the spaces are unknown.
+
+        The estimate assumes that every agent has a step in every env step.
         """
         parts = [self._new_part(module_id).memory_estimate() for module_id in self._spaces]
         return MemoryEstimate.joined(parts) if parts else None
@@ -486,8 +490,10 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
                 part._end(own.number[own.last >= 0])
 
     def _stream(self, stream: Hashable, num_envs: int, serial: int | None) -> EnvStream | None:
-        """Returns the unfinished episodes of a runner (`stream`) if its new block (T steps of B environments) continues
-        them. Otherwise, ends these episodes, if any, and returns None.
+        """Returns the unfinished episodes of a runner (`stream`) if the runner's new block continues these episodes.
+
+        A block has T steps of B environments. If the block does not continue the episodes, ends these episodes, if any,
+        and returns None.
         """
         running = self._streams.get(stream)
         if running is None:
@@ -501,8 +507,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def _continued(
         self, stream: Hashable, running: EnvStream, counts: np.ndarray, ends: np.ndarray
     ) -> list[list[_Span]]:
-        """Assigns the env steps of a block (T steps of B environments) to running and new episodes. Returns, for each
-        environment, a list of spans; each span is a range of consecutive env steps of one episode.
+        """Assigns the env steps of a block (T steps of B environments) to running and new episodes.
+
+        Returns, for each environment, a list of spans; each span is a range of consecutive env steps of one episode.
 
         Args:
             stream: Id of the block's source.
@@ -538,8 +545,10 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def _append(
         self, stored: EpisodeOfAgents, agent: Any, module_id: str, number: int, begins: list[int], seen: int
     ) -> None:
-        """Adds new steps of an agent to the metadata of a multi-agent episode. `begins` contains, for each new step,
-        the env step at which it begins; `seen` is the env step of the agent's last observation.
+        """Adds new steps of an agent to the metadata of a multi-agent episode.
+
+        `begins` contains, for each new step, the env step at which it begins; `seen` is the env step of the agent's
+        last observation.
         """
         # A step that was held over may have begun before the oldest env step that is stored.
         begins[0] = max(begins[0], stored.first)
@@ -561,8 +570,10 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     # -------------------------------------------------------------------------------------------------------- eviction
 
     def _make_room(self, size: int, id_: str | None = None) -> None:
-        """Evicts the oldest episodes until the buffer has room for `size` new env steps. If the oldest episode is an
-        unfinished one that `add_block` added, evicts only as many of its oldest env steps as necessary.
+        """Evicts the oldest episodes until the buffer has room for `size` new env steps.
+
+        If the oldest episode is an unfinished one that `add_block` added, evicts only as many of its oldest env steps
+        as necessary.
 
         Args:
             size: Number of env steps to add.
@@ -620,6 +631,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         sample_episodes: bool = True,
     ) -> Any:
         """Samples transitions or sequences of each module as a list of episodes, the format of RLlib's replay buffers.
+
         If `replay_mode` is "synchronized", samples transitions as columns. `sample_batch` and `sample_sequences`, which
         always return columns, are faster.
 
@@ -863,9 +875,10 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores the replay buffer from a state that `get_state` returned. If `state` does not contain the data
-        or the states of the random generators, this part of the buffer does not change. Modules that are not in this
-        buffer's `module_ids` are ignored.
+        """Restores the replay buffer from a state that `get_state` returned.
+
+        If `state` does not contain the data or the states of the random generators, this part of the buffer does not
+        change. Modules that are not in this buffer's `module_ids` are ignored.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.
@@ -905,8 +918,10 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
 
 
 def _times(episode: MultiAgentEpisode, agent: Any) -> tuple[list[int], int]:
-    """Returns two values for an agent in an episode chunk: a list with the env step at which each of the agent's steps
-    begins, and the env step of the agent's last observation.
+    """Returns the env steps at which an agent's steps begin, and the env step of the agent's last observation.
+
+    The steps and the observation are in an episode chunk. The first value is a list with one env step for each of the
+    agent's steps.
     """
     times, own = episode.env_t_to_agent_t[agent], episode.agent_episodes[agent]
     start = episode.env_t_started - times.lookback

@@ -66,8 +66,9 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         super().add(episodes)
 
     def add_block(self, modules: Mapping[str, Mapping[str, Any]], times: AgentTimes, **more: Any) -> None:
-        """Adds a block (T steps of the agents of B environments) to the replay buffer, see
-        `MultiAgentEpisodeReplayBuffer.add_block`. The block's steps get the largest priority (at least 1) that
+        """Adds a block (T steps of the agents of B environments) to the replay buffer.
+
+        See `MultiAgentEpisodeReplayBuffer.add_block`. The block's steps get the largest priority (at least 1) that
         `update_priorities` has set so far for their module.
         """
         self._weights = None

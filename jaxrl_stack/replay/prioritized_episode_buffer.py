@@ -149,8 +149,9 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._set(rows, self._scaled(priority))
 
     def _set(self, rows: np.ndarray, scaled: Any) -> None:
-        """Sets the scaled priorities (``priority ** alpha``) of the steps with the row indices `rows`. Steps are drawn
-        in proportion to their scaled priorities; an episode's first step is drawn more often, see
+        """Sets the scaled priorities (``priority ** alpha``) of the steps with the row indices `rows`.
+
+        Steps are drawn in proportion to their scaled priorities; an episode's first step is drawn more often, see
         `arithmetic.num_starts`.
         """
         if self._first_multiplicity == 1:
@@ -196,8 +197,9 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
 
 def checked_weight(weight: float | None) -> float | None:
-    """Checks `weight`, the priority for new steps, and returns it as a float or None. None stands for the maximum
-    of 1 and the largest priority that `update_priorities` has set so far.
+    """Checks `weight`, the priority for new steps, and returns it as a float or None.
+
+    None stands for the maximum of 1 and the largest priority that `update_priorities` has set so far.
 
     Raises:
         ValueError: If `weight` is out of range.

@@ -70,6 +70,7 @@ class PriorityTree:
 
     def find(self, masses: np.ndarray) -> np.ndarray:
         """Finds, for each of `masses`, the first index at which the cumulative sum of priorities exceeds the mass.
+
         Uniformly random masses select items in proportion to their priorities.
 
         Args:

@@ -6,8 +6,10 @@ import numpy as np
 
 
 class LentArray:
-    """Wrapper of an array that `FrameStore.get_state` returns as read-only views. The views from `rows` keep the
-    wrapper alive, so a weak reference to the wrapper tells whether a view is still in use.
+    """Wrapper of an array that `FrameStore.get_state` returns as read-only views.
+
+    The views from `rows` keep the wrapper alive, so a weak reference to the wrapper tells whether a view is still in
+    use.
 
     In NumPy, a view of a view refers to the original array and does not keep the view in between alive. But a view
     keeps an object alive that is not an array, such as an object of this class.

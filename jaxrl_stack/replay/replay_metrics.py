@@ -28,8 +28,10 @@ _NO_LIFETIME = {names.NUM_EPISODES_PER_SAMPLE, names.NUM_RESAMPLES}
 
 
 class Scope(NamedTuple):
-    """Selects the steps that a replay buffer's metrics count: env steps, steps of an agent, steps of a module, or
-    several of these. The metrics of env steps, agent steps and module steps have different names.
+    """Selects the steps that a replay buffer's metrics count.
+
+    These are env steps, steps of an agent, steps of a module, or several of these. The metrics of env steps, agent
+    steps and module steps have different names.
 
     Attributes:
         of_env: Whether there are metrics of env steps.
@@ -46,8 +48,10 @@ SINGLE_AGENT = Scope(True, _AGENT, _MODULE)
 
 
 class ReplayMetrics:
-    """Metrics of a replay buffer, collected as counts. The counts are written to a metrics logger only when `log` or
-    `reduce` is called, because logging would slow down every `sample` call.
+    """Metrics of a replay buffer, collected as counts.
+
+    The counts are written to a metrics logger only when `log` or `reduce` is called, because logging would slow down
+    every `sample` call.
 
     Args:
         window: Number of calls over which means are computed.
@@ -64,8 +68,9 @@ class ReplayMetrics:
         self._counts, self._seen = counts, dataclasses.asdict(counts)
 
     def added(self, *, num_episodes_stored: int, num_steps_stored: int) -> None:
-        """Adds the present numbers of episodes and steps in the replay buffer to the buffer's metrics, as values of
-        moving means. Called after episodes or blocks were added to the buffer.
+        """Adds the present numbers of episodes and steps in the replay buffer to the buffer's metrics.
+
+        The numbers are added as values of moving means. Called after episodes or blocks were added to the buffer.
         """
         self._mean(names.NUM_EPISODES_STORED, num_episodes_stored)
         self._mean(names.NUM_ENV_STEPS_STORED, num_steps_stored)
@@ -128,8 +133,9 @@ class ReplayMetrics:
 
 
 def _keys(name: str, scope: Scope, suffix: str = "") -> list[str | tuple[str, str]]:
-    """Returns the names under which the metric `name` is logged, one for each kind of steps that `scope` selects: a
-    string for env steps, and a tuple ``(string, id)`` for the steps of an agent or of a module.
+    """Returns the names under which the metric `name` is logged, one for each kind of steps that `scope` selects.
+
+    The name is a string for env steps, and a tuple ``(string, id)`` for the steps of an agent or of a module.
     """
     num = "num_" if name.startswith("num_") else ""
     rest = f"{name.removeprefix('num_').replace('env_', '')}{suffix}"
