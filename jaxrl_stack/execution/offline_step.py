@@ -406,8 +406,8 @@ def data_budget(config: AlgorithmConfig) -> int | None:
 def _rounded_up(number: int) -> int:
     """Rounds a number of rows up, so that few programs are compiled.
 
-    The result is a multiple of 1,024, and from 8,192 rows on a multiple of a larger power of two. At most four
-    different results lie between successive powers of two.
+    The result is a multiple of 1,024. From 8,192 rows on, the result is a multiple of a larger power of two. At most
+    four different results lie between successive powers of two.
     """
     unit = max(1024, 2 ** (number.bit_length() - 3))
     return -(-number // unit) * unit

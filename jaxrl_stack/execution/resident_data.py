@@ -210,8 +210,8 @@ class ResidentData:
     def _with_prepared(self, kept: Resident, prepare: Callable[[], dict[str, Any]]) -> Resident:
         """Computes additional columns, such as value targets, if a pass over the data begins.
 
-        In this case, calls `prepare`, which computes the columns, and returns the state `kept` with these columns.
-        Otherwise, returns `kept` unchanged.
+        The function `prepare` computes the columns. Returns the state `kept` with these columns; if no pass begins,
+        returns `kept` unchanged.
         """
         is_start = kept.until_pass <= 0
         prepared = jax.lax.cond(is_start, lambda _: prepare(), lambda before: before, kept.prepared)

@@ -69,10 +69,10 @@ def check_mapping(driver: Driver, config: AlgorithmConfig) -> None:
 def state_for_modules(
     state: dict[str, Any], before: ModuleMap, after: ModuleMap, *, is_on_device: bool
 ) -> dict[str, Any]:
-    """Converts the saved state of a driver (the object that samples and updates) for a driver with other modules.
+    """Converts the saved state of a driver so that a driver with other modules can restore the state.
 
-    The driver with other modules can restore the converted state. Does not convert the learners' state in `state`,
-    which the caller has already converted.
+    A driver runs the training of one algorithm. Does not convert the learners' state in `state`, which the caller has
+    already converted.
 
     State of common modules, and state without module, is kept bit for bit. If agents get other modules, unfinished
     episodes of JAX environments are dropped, as are device replays of modules that now act for other agents.

@@ -235,8 +235,8 @@ class StreamedInput:
         return (self.window.after if self.offset == len(self.window.items) else self.window.start).passes
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the read position in the data set, and the columns that the algorithm has computed, such as value
-        targets.
+        """Returns the read position in the data set, and the columns, such as value targets, that the algorithm has
+        computed.
 
         These columns were computed from the steps of the present window (chunk in memory).
         """
@@ -333,11 +333,11 @@ class StreamedData:
         return self.inputs[0].passes
 
     def get_state(self, kept: None) -> dict[str, Any]:
-        """Returns the read position in each data set, and the columns that the algorithm has computed, such as value
-        targets.
+        """Returns the read position in each data set, and the columns, such as value targets, that the algorithm has
+        computed.
 
-        The columns of a data set were computed for its present window (chunk in memory). Also returns the number of
-        drawn minibatches.
+        The columns of a data set were computed for the data set's present window (chunk in memory). Also returns the
+        number of drawn minibatches.
         """
         return {"num_draws": self.num_draws, "inputs": [own.get_state() for own in self.inputs]}
 

@@ -387,8 +387,8 @@ class TrainingStep(abc.ABC):
         return None
 
     def env_to_module_state(self) -> dict[str, Any]:
-        """Returns the env-to-module connector states that the step has computed from recorded training data, such as
-        normalization statistics.
+        """Returns the env-to-module connector states, such as normalization statistics, that the step has computed
+        from recorded training data.
 
         The result is ``{connector name: state}``. Returns {} if the step samples environments, because the EnvRunners
         then have these states. Callers first call the method `plan`, which fixes the sizes of the training step.

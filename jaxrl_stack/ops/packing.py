@@ -70,8 +70,8 @@ def pack(leaves: Sequence[jax.Array], lead: int = 1) -> tuple[jax.Array | None, 
 def slots_of(leaves: Sequence[Any], lead: int = 1, *, flags: bool = True) -> list[Slot]:
     """Computes where `pack` stores each array.
 
-    This is columns of the packed matrix, or an index among the arrays that are not packed. With ``flags=False``, bool
-    arrays are not packed.
+    A packed array has columns of the packed matrix; another array has an index among the arrays that are not packed.
+    With ``flags=False``, bool arrays are not packed.
     """
     slots: dict[int, Slot] = {}
     width = num_loose = 0

@@ -19,7 +19,7 @@ PRIORITY_ETA = 0.9
 def at_window_ends(values: jax.Array, n_step: jax.Array) -> jax.Array:
     """Selects, for each step t, the value at the last step of the n-step window that begins at t.
 
-    ``result[i, t] = values[i, t + n_step[i, t] - 1]``.
+    The formula is ``result[i, t] = values[i, t + n_step[i, t] - 1]``.
 
     Args:
         values: ``[N, J, ...]``, the values of the observations after every step, for example.

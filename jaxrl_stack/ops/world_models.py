@@ -97,10 +97,10 @@ def unimix(logits: jax.Array, share: float = 0.01) -> jax.Array:
 
 
 def _softmax(logits: jax.Array) -> jax.Array:
-    """Computes ``jax.nn.softmax`` over the last axis, for few classes with elementwise operations.
+    """Computes ``jax.nn.softmax`` over the last axis, faster on CPU if the axis has few classes.
 
     For at most `_FEW_CLASSES` classes, computes the maximum and the sum by elementwise operations between the classes.
-    On CPU this takes a quarter of the time, because reductions of a short last axis are loops over single numbers
+    On CPU, this takes a quarter of the time, because reductions of a short last axis are loops over single numbers
     there.
     """
     if logits.shape[-1] > _FEW_CLASSES:

@@ -108,7 +108,7 @@ def num_starts(xp: Any, is_first: Any, length: int) -> Any:
 
 
 def num_learned(xp: Any, is_first: Any, start: Any, length: int) -> Any:
-    """Returns the maximum number of steps of each drawn sequence that the loss uses, int ``[N]``.
+    """Returns, for each drawn sequence, the maximum number of steps that the loss uses, int ``[N]``.
 
     If the drawn step is the first step of its episode, the number is ``start + 1``, otherwise `length`. `start` is
     random, because such a draw also represents sequences that begin before the episode and contain fewer of its steps.

@@ -850,11 +850,11 @@ class DeviceReplay:
     def _num_learned(
         self, state: ReplayState, ages: jax.Array, envs: jax.Array, random: RandomNumbers
     ) -> jax.Array | int:
-        """Returns the maximum number of steps of each drawn sequence that the loss uses, int32 ``[N]``.
+        """Returns, for each drawn sequence, the maximum number of steps that the loss uses, int32 ``[N]``.
 
-        If this number is the same for all sequences, returns the int `length`. Otherwise, the number is `length`; if
-        the drawn step is the first step of its episode, the number is random, from 1 to `length`. For the reason, see
-        `arithmetic.num_learned`.
+        If the drawn step is the first step of its episode, the number is random, from 1 to `length`; otherwise, the
+        number is `length`. For the reason, see `arithmetic.num_learned`. If `length` is 1, returns the int `length` for
+        all sequences.
         """
         if state.priorities is None or state.priorities.starts is None:
             return self.length

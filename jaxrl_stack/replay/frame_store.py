@@ -388,9 +388,10 @@ class FrameStore:
         return state
 
     def own(self) -> None:
-        """Replaces the store's arrays that a result of `get_state` still uses by copies.
+        """Copies the arrays of the store that a result of `get_state` still uses.
 
-        Called before every write to the store, so that the write does not change that result.
+        The copies replace these arrays in the store. Called before every write to the store, so that the write does not
+        change that result.
         """
         if not self._loans:
             return

@@ -30,8 +30,8 @@ _NO_LIFETIME = {names.NUM_EPISODES_PER_SAMPLE, names.NUM_RESAMPLES}
 class Scope(NamedTuple):
     """Selects the steps that a replay buffer's metrics count.
 
-    These are env steps, steps of an agent, steps of a module, or several of these. The metrics of env steps, agent
-    steps and module steps have different names.
+    The selected steps are env steps, steps of an agent, steps of a module, or several of these. The metrics of env
+    steps, agent steps and module steps have different names.
 
     Attributes:
         of_env: Whether there are metrics of env steps.
