@@ -101,8 +101,9 @@ def _called(name: str) -> str:
 
 
 def names_of_paths(paths: list[str]) -> dict[str, str]:
-    """Derives short names of checkpoints from their paths. Each name consists of the last parts of the path, as few as
-    are needed for all names to differ.
+    """Derives short, different names of checkpoints from their paths.
+
+    Each name consists of the last parts of the path, as few as are needed for all names to differ.
 
     Args:
         paths: Checkpoints or ``"random"``.

@@ -8,8 +8,10 @@ from typing import Any, TypeAlias
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """Evidence for tuned settings: runs of ``python -m bench.learning --hold``, which test that the mean return is
-    never below `mean` between `first` and `until` env steps. Each run is one line of ``bench/learning.jsonl``.
+    """Evidence for tuned settings: results of tests that the mean return never falls below a value.
+
+    Runs of ``python -m bench.learning --hold`` test that the mean return is never below `mean` between `first` and
+    `until` env steps. Each run is one line of ``bench/learning.jsonl``.
 
     Args:
         mean: Mean return that must be held.
@@ -30,8 +32,9 @@ class Held:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Evidence for tuned settings: runs of ``python -m bench.learning``, which measure after how many env steps the
-    mean return reaches a target. Each run is one line of ``bench/learning.jsonl``.
+    """Evidence for tuned settings: numbers of env steps after which the mean return reached a target.
+
+    Measured by runs of ``python -m bench.learning``. Each run is one line of ``bench/learning.jsonl``.
 
     Args:
         target: Mean return to reach, in ``env_runners/episode_return_mean``.
@@ -55,8 +58,10 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """Evidence for tuned settings: runs of ``python -m bench.dreamer``, which measure after how many env steps the
-    mean return of greedy episodes reaches a target. Each run is one line of ``bench/dreamer.jsonl``.
+    """Evidence for tuned settings: numbers of env steps after which the mean return of greedy episodes reached a
+    target.
+
+    Measured by runs of ``python -m bench.dreamer``. Each run is one line of ``bench/dreamer.jsonl``.
 
     Args:
         target: Mean return of greedy episodes to reach.
@@ -76,8 +81,9 @@ class Evaluated:
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
-    """Evidence for tuned settings: runs of ``python -m bench.scores``, which measure the mean return of the final
-    policy in evaluation episodes. Each run is one line of ``bench/scores.jsonl``.
+    """Evidence for tuned settings: mean returns of the final policy in evaluation episodes.
+
+    Measured by runs of ``python -m bench.scores``. Each run is one line of ``bench/scores.jsonl``.
 
     Args:
         steps: Env steps of each run.

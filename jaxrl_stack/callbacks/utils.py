@@ -210,8 +210,10 @@ def _check_name(name: str) -> None:
 
 
 def _check_arguments(label: str, function: Callable[..., Any], names: Sequence[str]) -> None:
-    """Raises TypeError if `function`, a hook, cannot be called with the keyword arguments `names`. A CallbackList runs
-    this check before training, so that the error does not appear only at the end of the first episode.
+    """Raises TypeError if `function`, a callback hook, cannot be called with the keyword arguments `names`.
+
+    A CallbackList runs this check before training, so that the error does not appear only at the end of the first
+    episode.
     """
     problem = call_problem(function, **dict.fromkeys(names))
     if problem is not None:

@@ -81,6 +81,7 @@ class Checkpointable:
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
         """Returns the parts of this object that a checkpoint stores in separate folders, as a list of ``(name, part)``.
+
         Each part is a Checkpointable, or a `Component` description if the part may be in another process.
         """
         return []
@@ -174,8 +175,10 @@ class Checkpointable:
         return self._in_one_process(save)
 
     def _in_one_process(self, save: Callable[[], str]) -> str:
-        """Calls `save`, which writes a checkpoint, and returns the result of `save`. If several processes share an
-        object, the object's class overrides this method, so that only one of the processes calls `save`.
+        """Calls the function `save`, which writes a checkpoint, and returns the function's result.
+
+        If several processes share an object, the object's class overrides this method, so that only one of the
+        processes calls `save`.
         """
         return save()
 
@@ -229,8 +232,9 @@ class Checkpointable:
             self.set_state(state)
 
     def _hint_for_misfit(self, state: Mapping[str, Any]) -> str:
-        """Returns the end of the error message for a checkpoint whose state does not fit this object: a space, and the
-        reason in one or more sentences; ``""`` if no reason is known.
+        """Returns the reason why the state in a checkpoint does not fit this object, as the end of an error message.
+
+        The text is a space and one or more sentences; ``""`` if no reason is known.
         """
         del state
         return ""
@@ -301,9 +305,11 @@ class Checkpointable:
 
 
 def _complete(component: Component) -> None:
-    """Fills gaps in the stored configs of a component and of its parts (the components inside it). A gap is a setting
-    that was not stored because its value is not data, such as a lambda. A gap in the config of `component` is filled
-    from a part, and a gap in the config of a part from `component`, if the other config contains the complete value.
+    """Fills gaps in the stored configs of a component and of its parts (the components inside it).
+
+    A gap is a setting that was not stored because its value is not data, such as a lambda. A gap in the config of
+    `component` is filled from a part, and a gap in the config of a part from `component`, if the other config contains
+    the complete value.
     """
     _, *inside = component.with_parts()
     _take_settings(component, inside)
@@ -312,8 +318,11 @@ def _complete(component: Component) -> None:
 
 
 def _take_settings(component: Component, others: Sequence[Component]) -> None:
-    """Fills gaps in the stored config of `component`. Copies each missing setting from the first component in `others`
-    whose stored config contains the complete value. If no config in `others` contains it, the setting remains missing.
+    """Fills gaps in the stored config of `component` with values from the stored configs of `others`.
+
+    A gap is a setting that was not stored because its value is not data. Each gap is filled from the first component in
+    `others` whose stored config contains the complete value. If no config in `others` contains the value, the setting
+    remains missing.
     """
     for where in list(component.left_out):
         argument, _, name = where.partition("/")
@@ -328,7 +337,9 @@ def _take_settings(component: Component, others: Sequence[Component]) -> None:
 
 def _settings(component: Component, argument: str) -> dict[str, Any]:
     """Returns the stored settings of the config that a component's constructor takes as the keyword argument
-    `argument`, as ``{setting: JSON}``; {} if this argument is not a config.
+    `argument`.
+
+    The result is ``{setting: JSON}``; {} if this argument is not a config.
     """
     node = component.ctor["kwargs"].get(argument)
     return node["value"] if isinstance(node, dict) and node.get(KIND) == "plain" else {}
@@ -405,9 +416,10 @@ def as_names(components: Parts) -> set[str] | None:
 
 
 def _found(stored: Stored, names: Sequence[str]) -> Stored:
-    """Returns the component at the path `names` in a checkpoint, such as ``("learner_group", "learner")``. If `names`
-    is empty, returns the whole checkpoint. Also returns the whole checkpoint if the first name is missing and the
-    checkpoint is not an algorithm's, because such a checkpoint contains only this component.
+    """Returns the component at the path `names` in a checkpoint, such as ``("learner_group", "learner")``.
+
+    If `names` is empty, returns the whole checkpoint. Also returns the whole checkpoint if the first name is missing
+    and the checkpoint is not an algorithm's, because such a checkpoint contains only this component.
     """
     if not names or (names[0] not in stored and stored.metadata_file != ALGORITHM_METADATA_FILE):
         return stored
@@ -432,10 +444,10 @@ def read_state(stored: Stored, *, is_weights: bool) -> dict[str, Any]:
 
 
 def _check_alike(state: Any, present: Any, names: tuple[str, ...], is_weights: bool) -> None:
-    """Raises a ValueError if a stored state does not fit the object that loads it: the state lacks weights of the
-    object, or contains weights with another dtype.
+    """Raises a ValueError if a stored state does not fit the object that loads it.
 
-    Whole modules may be missing. `set_state` checks additional weights and shapes.
+    A state does not fit if it lacks weights of the object, or contains weights with another dtype. Whole modules may be
+    missing. `set_state` checks additional weights and shapes.
     """
     where = "/".join(names)
     if isinstance(state, Mapping) and isinstance(present, Mapping):

@@ -82,8 +82,9 @@ class Component:
             yield from part.with_parts()
 
     def all_left_out(self) -> dict[str, str]:
-        """Returns the constructor arguments that the checkpoint omits because they are not data (such as code): the
-        arguments of this component and of all components inside it, ``{path: description}``.
+        """Returns the constructor arguments that the checkpoint omits because they are not data (such as code).
+
+        The result, ``{path: description}``, contains the arguments of this component and of all components inside it.
         """
         return {where: text for one in self.with_parts() for where, text in one.left_out.items()}
 
@@ -249,8 +250,10 @@ def _folders(path: Path, component: Component, state: dict[str, Any], *, copies:
 
 
 def _add_checksums(folders: Sequence[_Folder], metadata_file: str) -> None:
-    """Adds checksums to the metadata file in a checkpoint's root folder, ``folders[0]``: a checksum of the metadata,
-    and a checksum of each other JSON file in the checkpoint.
+    """Adds checksums of all JSON files in a checkpoint to the checkpoint's metadata file.
+
+    The metadata file is in the root folder, ``folders[0]``. It gets a checksum of the metadata, and a checksum of each
+    other JSON file in the checkpoint.
     """
     files = {(own.path / name).as_posix(): text for own in folders for name, text in own.files.items()}
     metadata = json.loads(files.pop(metadata_file))
@@ -426,8 +429,7 @@ class Stored:
         return written_here(self._reading.text(file)) if file.is_file() else {}
 
     def state(self, loader: ClassLoader) -> dict[str, Any]:
-        """Reads the stored states of this component and all components inside it, as one nested dict. Raises a
-        ValueError if any stored value is damaged or not allowed.
+        """Reads the stored states of this component and of all components inside it, as one nested dict.
 
         Raises:
             ValueError: If anything is damaged, does not fit into memory, or is not allowed.
@@ -501,8 +503,9 @@ class Stored:
 
 
 class _Reading:
-    """Access to the files of one checkpoint while it is read, shared by all its components. Detects that the checkpoint
-    was replaced during reading, and limits the total size of the JSON files that are read.
+    """Access to the files of one checkpoint during reading, shared by all components of the checkpoint.
+
+    Detects that the checkpoint was replaced during reading, and limits the total size of the JSON files that are read.
 
     Args:
         path: Folder of the checkpoint.

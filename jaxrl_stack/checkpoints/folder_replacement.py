@@ -44,8 +44,9 @@ def replaced(target: Path) -> Iterator[Path]:
 
 
 def remove(target: Path) -> None:
-    """Removes a folder. The folder is renamed first, so that its path never contains a partly removed folder. Also
-    removes remains that killed processes left next to it.
+    """Removes a folder, and also the remains that killed processes left next to it.
+
+    The folder is renamed first, so that its path never contains a partly removed folder.
     """
     with _writing:
         gone = target.with_name(f".{target.name}.gone.{os.getpid()}.{secrets.token_hex(4)}")

@@ -20,8 +20,10 @@ def with_shared_attributes(
     path: str | os.PathLike[str],
     acts_only: bool = False,
 ) -> Mapping[str, Any]:
-    """Returns a module's stored state, adapted to the attributes of the module that loads the state: without stored
-    attributes that the module lacks, and with the module's values of attributes that the stored state lacks.
+    """Returns a module's stored state, adapted to the attributes of the module that loads the state.
+
+    The result lacks stored attributes that the module does not have, and contains the module's values of attributes
+    that the stored state lacks.
 
     This loads the encoder and policy of a module without value function into an actor-critic, or the policy and critics
     of IQL into SAC, without IQL's value function. A notice names the attributes that are added and, if `acts_only` is
@@ -53,10 +55,11 @@ def with_shared_attributes(
 def share_attributes(
     state: dict[str, Any], own: Mapping[str, Any], names: Sequence[str], path: str | os.PathLike[str]
 ) -> None:
-    """Adapts the stored states of modules to the attributes of the modules that load them. For each module id, removes
-    stored attributes that the loading module lacks, and adds the loading module's values of attributes that are not
-    stored. A module's state does not change if it has no attribute in common with the loading module, or if an
-    attribute in both consists of arrays with different paths.
+    """Adapts the stored states of modules to the attributes of the modules that load them.
+
+    For each module id, removes stored attributes that the loading module lacks, and adds the loading module's values of
+    attributes that are not stored. A module's state does not change if it has no attribute in common with the loading
+    module, or if an attribute in both consists of arrays with different paths.
 
     Args:
         state: Stored state of an owner of modules, with only the values at `names`; changed in place.

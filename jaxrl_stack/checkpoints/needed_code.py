@@ -1,5 +1,6 @@
-"""Search for the classes and functions to which a checkpoint refers and which the caller must list in ``allow``. The
-search runs before any object of the checkpoint is built.
+"""Search for the classes and functions in a checkpoint that the caller must list in ``allow``.
+
+The search runs before any object of the checkpoint is built.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ _NAMED = {"class": "value", "function": "value", "plain": "class", "object": "cl
 
 
 def code_in(node: Any, name: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields the classes and functions to which a JSON node refers, as ``("module:Name", names of the expected base
-    classes)``; the second item is () if no base class is expected.
+    """Yields the classes and functions to which a JSON node of a checkpoint refers.
+
+    Each item is ``("module:Name", names of the expected base classes)``. The names are () if no base class is expected.
 
     Args:
         node: Result of `Encoder.encode`.
@@ -62,8 +64,9 @@ class NeededCode:
         self._arguments: dict[str, str] = {}
 
     def add_class(self, path: Any, *bases: type | str) -> None:
-        """Adds a class or function to the code that the caller must list in ``allow`` to load the checkpoint. Has no
-        effect if the class or function is already allowed.
+        """Adds a class or function to the code that the caller must list in ``allow`` to load the checkpoint.
+
+        Has no effect if the class or function is already allowed.
 
         Args:
             path: Name in the checkpoint.
@@ -78,15 +81,19 @@ class NeededCode:
             pass
 
     def add(self, node: Any, name: str = "") -> None:
-        """Finds the classes and functions that a JSON node names (see `code_in`). Adds each of them to the code that
-        the caller must list in ``allow`` to load the checkpoint, unless the class or function is already allowed.
+        """Adds the classes and functions in a JSON node to the code that the caller must list in ``allow``.
+
+        The caller needs this code to load the checkpoint. Skips classes and functions that are already allowed. See
+        `code_in`.
         """
         for path, bases in code_in(node, name):
             self.add_class(path, *bases)
 
     def add_component(self, component: Component, cls: type, *, without: Collection[str] = ()) -> None:
-        """Records the code and the arguments that are needed to build a stored object: classes and functions, which the
-        caller must list in ``allow``, and constructor arguments that the checkpoint lacks, which the caller must pass.
+        """Records the code and the constructor arguments that the caller must pass to build a stored object.
+
+        The code consists of classes and functions, which the caller must list in ``allow``. The arguments are
+        constructor arguments that the checkpoint lacks.
 
         Args:
             component: Description of the object.
@@ -108,8 +115,10 @@ class NeededCode:
         self.add_arguments(left_out)
 
     def add_texts(self, texts: Iterable[str]) -> None:
-        """Adds strings that name code to import, such as ``"my_module:MyEnv"``, to the code that the caller must list
-        in ``allow`` to load the checkpoint; skips strings that are already allowed.
+        """Adds strings that name code, such as ``"my_module:MyEnv"``, to the code that the caller must list in
+        ``allow``.
+
+        Loading the checkpoint imports this code. Skips strings that are already allowed.
         """
         self._texts |= dict.fromkeys(text for text in texts if not self._loader.allows_text(text))
 
@@ -122,8 +131,9 @@ class NeededCode:
         self._arguments |= known
 
     def check(self, path: str | os.PathLike[str], call: str, *more: str) -> None:
-        """Raises one error that names all code that the caller must list in ``allow``, and all arguments that the
-        caller must pass, to load the checkpoint. Does nothing if neither code nor arguments were added.
+        """Raises one error that names all code and arguments that the caller must pass to load the checkpoint.
+
+        The caller must list the code in ``allow``. Does nothing if neither code nor arguments were added.
 
         Args:
             path: The checkpoint.
@@ -185,8 +195,10 @@ def _digest(text: str) -> bytes:
 
 
 def _imported(path: str) -> Any:
-    """Returns the class or function for a text ``"module:Name"``; None if its module is not imported yet, or contains
-    no such class or function. Imports nothing and runs no code.
+    """Returns the class or function with the name ``"module:Name"`` if the module is already imported.
+
+    Returns None if the module is not imported yet, or contains no such class or function. Imports nothing and runs no
+    code.
     """
     module_name, _, qualname = path.partition(":")
     found: Any = sys.modules.get(module_name)

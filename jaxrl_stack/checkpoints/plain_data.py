@@ -84,8 +84,10 @@ class Constructible:
 
 
 class Encoder:
-    """Converts values to JSON, as checkpoints and command logs store them. The JSON contains scalar and empty arrays;
-    it refers to other arrays by name, and the attribute `arrays` collects these other arrays.
+    """Converts values to JSON, as checkpoints and command logs store them.
+
+    The JSON contains scalar and empty arrays. It refers to other arrays by name, and the attribute `arrays` collects
+    these other arrays.
 
     Args:
         leave_out: Record values that are not data in `left_out`, instead of raising.
@@ -232,8 +234,9 @@ class Encoder:
 
 
 def code_named_by(*values: Any) -> list[Any]:
-    """Returns the classes and functions in values that a caller passes to load a checkpoint, such as a config. Loading
-    trusts this code as if ``allow`` listed it.
+    """Returns the classes and functions in values that a caller passes to load a checkpoint, such as a config.
+
+    Loading trusts this code as if ``allow`` listed it.
 
     Args:
         *values: Values that `Encoder` supports; lambdas and other objects that are not data are skipped.

@@ -39,8 +39,11 @@ class Remote:
         return f"{self.path}.new"
 
     def send(self, write_local: Callable[[Path], None]) -> None:
-        """Writes a checkpoint to a temporary local folder and uploads the files to a path next to this remote path.
-        After all files are uploaded, the new checkpoint replaces the earlier checkpoint at this remote path.
+        """Writes a checkpoint and uploads it to this remote path, where it replaces the earlier checkpoint.
+
+        The checkpoint is first written to a temporary local folder. Then the files are uploaded to a path next to this
+        remote path. After all files are uploaded, the new checkpoint replaces the earlier checkpoint at this remote
+        path.
         """
         with tempfile.TemporaryDirectory(prefix="checkpoint_") as folder:
             local = Path(folder) / "it"
@@ -153,8 +156,10 @@ class Remote:
 
 
 def _name_below(base: str, path: str) -> str:
-    """Returns the name of a remote file or folder, relative to the folder `base` that contains it, with "/" between the
-    parts of the name. `path` is the full name on the remote file system.
+    """Returns the name of a remote file or folder, relative to the folder `base`.
+
+    The folder `base` contains the file or folder. `path` is the full name on the remote file system. Parts of the
+    result are separated by "/".
 
     Raises:
         ValueError: If it is invalid, for example if it leads out of the folder on this machine.
@@ -186,8 +191,9 @@ def located(path: Any, filesystem: Any) -> tuple[str, Any]:
 
 
 def place_of(path: str | os.PathLike[str], filesystem: Any) -> Remote | Path:
-    """Converts a path to a `Remote`, or to a local path if the file system is local. Replacing a checkpoint is safer on
-    a local file system, because local folders can be renamed.
+    """Converts a path to a `Remote` (path on a remote file system), or to a local path if the file system is local.
+
+    Replacing a checkpoint is safer on a local file system, because local folders can be renamed.
     """
     text = os.fspath(path)
     if filesystem is None:

@@ -38,8 +38,10 @@ class Saves:
         threading._register_atexit(self.wait)  # pyright: ignore[reportAttributeAccessIssue]
 
     def run(self, path: str, task: Callable[[], None], blocking: bool) -> None:
-        """Runs a task that saves a checkpoint. If `blocking` is True, the calling thread runs the task, otherwise the
-        background thread. Tasks for the same path run in order.
+        """Runs a task that saves a checkpoint, in the calling thread or in the background thread.
+
+        If `blocking` is True, the calling thread runs the task, otherwise the background thread. Tasks for the same
+        path run in order.
         """
         if blocking:
             self.wait(path)

@@ -18,8 +18,10 @@ _MOST_PANELS = 6
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints a summary of recorded steps as text or JSON: numbers of files, steps and episodes, environment, spaces,
-    returns, lengths and actions. With ``--out``, also draws a figure.
+    """Prints a summary of recorded steps as text or JSON.
+
+    The summary contains numbers of files, steps and episodes, environment, spaces, returns, lengths and actions. With
+    ``--out``, also draws a figure.
 
     Raises:
         CliError: If nothing can be read.
@@ -89,9 +91,10 @@ def _print(data: Dataset, found: Summary) -> None:
 
 
 def _by_component(found: Summary) -> list[Any]:
-    """Returns the moments (mean, standard deviation, ...) that belong to each histogram in ``found.actions``, as a list
-    in the same order. An item is None if the actions of its histogram are discrete, because only continuous actions
-    have moments.
+    """Returns the moments (mean, standard deviation, ...) that belong to each histogram in ``found.actions``.
+
+    The result is a list in the same order. An item is None if the actions of its histogram are discrete, because only
+    continuous actions have moments.
     """
     moments = iter(found.action_moments)
     return [None if own.edges is None else next(moments) for own in found.actions]

@@ -148,8 +148,9 @@ def _set_in_evaluation(config: AlgorithmConfig, **settings: Any) -> None:
 
 
 def _moved(weights: dict[str, Any], config: AlgorithmConfig, env: str) -> Algorithm:
-    """Creates an algorithm with the config and weights of another algorithm, but with a different environment. If the
-    algorithm trains on recorded data, the environment is used for evaluation only.
+    """Creates an algorithm with the config and weights of another algorithm, but with a different environment.
+
+    If the algorithm trains on recorded data, the environment is used for evaluation only.
     """
     evaluated = config.get_evaluation_config_object()
     config = config.copy(copy_frozen=False)

@@ -118,9 +118,10 @@ _SPACE = re.compile(r"(uniform|loguniform|randint|lograndint)\((.*)\)")
 
 
 def swept(assignments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Separates ``--set`` options that sweep a setting from the other options. Returns ``({setting: values or search
-    space}, list of the other options)``. An option sweeps a setting if it has several values (``lr=1e-4,3e-4``) or a
-    Ray Tune search space (``lr=loguniform(1e-5,1e-2)``).
+    """Separates ``--set`` options that sweep a setting from the other options.
+
+    Returns ``({setting: values or search space}, list of the other options)``. An option sweeps a setting if it has
+    several values (``lr=1e-4,3e-4``) or a Ray Tune search space (``lr=loguniform(1e-5,1e-2)``).
 
     Entries of ``env_config`` get the names of `run_sweep`, such as ``env_config/gravity`` for ``env_config.gravity``.
 
@@ -213,8 +214,10 @@ def _config_of_options(
 
 
 def _change(config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any] | None, source: Any) -> str:
-    """Applies options to a config that was read from a file or checkpoint; returns the source of the settings as text
-    for the user, such as ``"settings of my_run.json and of --config."``.
+    """Applies command-line options to a config, and returns a text for the user that names the source of the settings.
+
+    The config was read from a file or checkpoint. An example of the text is
+    ``"settings of my_run.json and of --config."``.
     """
     if env is not None:
         config.environment(env)
@@ -267,8 +270,9 @@ def config_for_checkpoint(path: str, arguments: argparse.Namespace) -> Algorithm
 
 
 def load_checkpoint_player(path: str, arguments: argparse.Namespace) -> LoadedPlayer:
-    """Loads the policy from a checkpoint of an algorithm or of a policy. Returns the policy and the algorithm's config;
-    the config is None if it is unknown.
+    """Loads the policy from a checkpoint of an algorithm or of a policy.
+
+    Returns the policy and the algorithm's config; the config is None if it is unknown.
 
     Args:
         path: The checkpoint.
@@ -334,8 +338,9 @@ def _text(path: pathlib.Path, option: str) -> str:
 
 
 def python_experiment(path: pathlib.Path, option: str | None = None) -> tuple[AlgorithmConfig, dict[str, Any] | None]:
-    """Runs a user's Python file and returns the values of the file's variables `config` and `stop`. `stop` contains the
-    stop criteria; None if the file does not define `stop`.
+    """Runs a user's Python file and returns the values of the file's variables `config` and `stop`.
+
+    `stop` contains the stop criteria; None if the file does not define `stop`.
 
     Args:
         path: The file.

@@ -44,9 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list_suite(prefix: str) -> int:
-    """Prints one line per environment of a suite. The ids of these environments have the same prefix, such as
-    ``gymnax/``. Prints each line as soon as the environment is created, because creating some environments takes
-    seconds or loads data.
+    """Prints one line per environment of a suite. Environment ids of a suite have the same prefix, such as ``gymnax/``.
+
+    Prints each line as soon as the environment is created, because creating some environments takes seconds or loads
+    data.
     """
     from jaxrl_stack.env.registry import GYMNAX_IDS, resolve_env
     from jaxrl_stack.env.suites import all_suites

@@ -27,8 +27,9 @@ class _Script(NamedTuple):
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the diffs of the migrated scripts; with ``--write``, writes the scripts instead. Then prints a report
-    on each script: without ``--write`` to stderr, so that the diffs can be redirected to a file.
+    """Prints the diffs of the migrated scripts; with ``--write``, writes the scripts instead.
+
+    Then prints a report on each script: without ``--write`` to stderr, so that the diffs can be redirected to a file.
 
     Returns:
         1 if a script could not be rewritten and did not change, else 0.

@@ -69,8 +69,10 @@ def run(arguments: argparse.Namespace, ask: Callable[[str], str] = input) -> int
 
 
 def _play_game(policy: Policy, table: GameTable, arguments: argparse.Namespace, ask: Callable[[str], str]) -> int:
-    """Plays a game of two agents and prints who wins. The person plays the role `hero`, the policy plays `rival`. The
-    option ``--seat`` chooses the person's agent in the game: the first or the second.
+    """Plays a game of two agents, a person and the policy, and prints who wins.
+
+    The person plays the role `hero`, the policy plays `rival`. The option ``--seat`` chooses the person's agent in the
+    game: the first or the second.
     """
     import jax.numpy as jnp
 
@@ -164,8 +166,9 @@ def _play_alone(policy: Policy, env: Any, env_config: Any, arguments: argparse.N
 
 
 def _with_action(state: Any, difference: int) -> Any:
-    """Returns a policy's state in which the previous action is the person's action instead of the policy's: a copy, or
-    `state` itself if both actions are equal or if the state contains no previous action.
+    """Returns a policy's state in which the previous action is the person's action instead of the policy's.
+
+    The result is a copy, or `state` itself if both actions are equal or if the state contains no previous action.
 
     Args:
         state: State after the policy's action, a dataclass.

@@ -41,8 +41,10 @@ def _read(path: str) -> Run:
 
 
 def code_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the user's code that repeating a run needs, as the arguments `config` and `allow` of `Run.at`, ``{name:
-    value}``. `config` is the config of a Python ``--config-file``, else None; `allow` is the code that ``--env`` names.
+    """Returns the user's code that repeating a run needs, as the arguments `config` and `allow` of `Run.at`.
+
+    The result is ``{name: value}``. `config` is the config of a Python ``--config-file``, else None; `allow` is the
+    code that ``--env`` names.
     """
     from jaxrl_stack.algorithms.games import code_of_env
 
@@ -74,9 +76,11 @@ def _rewind(arguments: argparse.Namespace) -> int:
 
 
 def rewound(run: Run | pathlib.Path, iteration: int, code: Mapping[str, Any]) -> tuple[pathlib.Path, int, float]:
-    """Ensures that the checkpoint of an iteration of a run or a population is stored. If this checkpoint is missing,
-    repeats the training from the nearest earlier checkpoint, or from the start, up to this iteration, and saves the
-    checkpoint. Returns the path of the checkpoint, the number of recomputed iterations and the seconds taken.
+    """Ensures that the checkpoint of an iteration of a run or a population is stored.
+
+    If this checkpoint is missing, repeats the training from the nearest earlier checkpoint, or from the start, up to
+    this iteration, and saves the checkpoint. Returns the path of the checkpoint, the number of recomputed iterations
+    and the seconds taken.
 
     Raises:
         CliError: If it cannot be recomputed.
@@ -90,8 +94,9 @@ def rewound(run: Run | pathlib.Path, iteration: int, code: Mapping[str, Any]) ->
 
 
 def resolve_iterations(arguments: argparse.Namespace) -> None:
-    """Replaces ``RUN@35`` in the options of a command by the path of the checkpoint of iteration 35. If this checkpoint
-    is missing, first recomputes the iteration and saves the checkpoint (see `rewound`).
+    """Replaces ``RUN@35`` in the options of a command by the path of the checkpoint of iteration 35.
+
+    If this checkpoint is missing, first recomputes the iteration and saves the checkpoint (see `rewound`).
 
     Args:
         arguments: Options of any command; its ``checkpoint``, ``checkpoints`` or ``restore`` is replaced, and

@@ -77,8 +77,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _budget(text: str | None) -> Any:
-    """Converts the text of ``--budget`` to the argument `budget` of `run_sweep`. JSON (seconds or a dict) is parsed;
-    other text, such as ``"5 min"``, does not change. None without the option.
+    """Converts the text of ``--budget`` to the argument `budget` of `run_sweep`.
+
+    JSON (seconds or a dict) is parsed; other text, such as ``"5 min"``, does not change. None without the option.
     """
     try:
         return None if text is None else json.loads(text)

@@ -152,8 +152,9 @@ def _set_output(config: AlgorithmConfig, arguments: argparse.Namespace) -> None:
 
 
 def results_directory(arguments: argparse.Namespace, config: AlgorithmConfig, prefix: str = "") -> pathlib.Path:
-    """Returns the path of the results directory: the value of ``--results-dir``, which must be new or empty. Without
-    this option, returns a new path whose name begins with `prefix`.
+    """Returns the path of the results directory: the value of ``--results-dir``, or a new path without this option.
+
+    The directory ``--results-dir`` must be new or empty. The name of a new path begins with `prefix`.
     """
     if arguments.results_dir is not None:
         directory = pathlib.Path(arguments.results_dir)
@@ -171,8 +172,9 @@ def results_directory(arguments: argparse.Namespace, config: AlgorithmConfig, pr
 
 @contextlib.contextmanager
 def _made(directory: pathlib.Path, command: Sequence[str], algorithm: str) -> Iterator[None]:
-    """Context manager that creates a run's directory and records the origin of the run there (command and versions);
-    deletes the directory if the run ends without a result.
+    """Context manager that creates a run's directory, and deletes the directory if the run ends without a result.
+
+    Also records the origin of the run in the directory (command and versions).
     """
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     results = directory / RESULT_FILE
@@ -200,8 +202,9 @@ def _made(directory: pathlib.Path, command: Sequence[str], algorithm: str) -> It
 def _train(
     algo: Algorithm, criteria: StopCriteria, directory: pathlib.Path, display: Silence, arguments: argparse.Namespace
 ) -> tuple[list[str], bool]:
-    """Trains an algorithm until a stop criterion or Ctrl-C ends the run, then saves a checkpoint of the last
-    iteration. With ``--no-checkpoint-at-end``, saves this checkpoint only after Ctrl-C.
+    """Trains an algorithm until a stop criterion or Ctrl-C ends the run, then saves a checkpoint of the last iteration.
+
+    With ``--no-checkpoint-at-end``, saves this checkpoint only after Ctrl-C.
 
     Returns:
         The closing lines, and whether Ctrl-C ended the run.

@@ -10,10 +10,10 @@ from typing import Any
 def absent_or_renamed(
     module: str, *, absent: Mapping[str, str] = {}, gone: Mapping[str, str] = {}, renamed: Mapping[str, Any] = {}
 ) -> Callable[[str], Any]:
-    """Creates the `__getattr__` of a module for names of RLlib that the module does not have. For a renamed name, this
-    function returns the replacement and issues a warning; for other names, it raises an error.
+    """Creates the `__getattr__` of a module for names of RLlib that the module does not have.
 
-    The error is an ImportError for a name in `absent` or `gone`, and an AttributeError for an unknown name.
+    For a renamed name, the created function returns the replacement and issues a warning. For other names, it raises an
+    error. The error is an ImportError for a name in `absent` or `gone`, and an AttributeError for an unknown name.
 
     Args:
         module: The `__name__` of the module.

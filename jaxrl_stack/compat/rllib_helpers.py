@@ -51,8 +51,9 @@ def flatten_dict(nested: Mapping[str, Any], sep: str = "/", env_steps: int = 0) 
 
 
 def unflatten_dict(flat: Mapping[str, Any], sep: str = "/") -> dict[str, Any]:
-    """Converts a flat dict ``{path: leaf}`` from `flatten_dict` back to nested dicts. Lists and tuples become dicts
-    with the positions as keys: ``{"a/0": 1}`` becomes ``{"a": {"0": 1}}``.
+    """Converts a flat dict ``{path: leaf}`` from `flatten_dict` back to nested dicts.
+
+    Lists and tuples become dicts with the positions as keys: ``{"a/0": 1}`` becomes ``{"a": {"0": 1}}``.
 
     Args:
         flat: Leaves by path.

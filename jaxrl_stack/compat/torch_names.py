@@ -143,8 +143,10 @@ _OTHER_FRAMEWORK = re.compile(r"(^|[._])(torch|tf|eager)([._]|$)")
 
 
 class TorchNamesFinder(importlib.abc.MetaPathFinder):
-    """Import finder for modules that no other finder finds. Raises an error for RLlib modules that this package does
-    not have: modules of other frameworks, of the old API stack, or without a counterpart in this package.
+    """Import finder that raises an error for RLlib modules that this package does not have.
+
+    Handles only modules that no other finder finds. The missing modules are modules of other frameworks, of the old API
+    stack, or without a counterpart in this package.
     """
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:

@@ -1,5 +1,6 @@
-"""Functions that fill and change batches of host connectors (connectors that override RLlib's ``__call__``). A batch
-has a list of items per episode: ``batch[column][(episode id,)] = [item, ...]``.
+"""Functions that fill and change batches of host connectors (connectors that override RLlib's ``__call__``).
+
+A batch has a list of items per episode: ``batch[column][(episode id,)] = [item, ...]``.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ class EpisodeItems(list):
 
 
 def episode_key(episode: SingleAgentEpisode) -> tuple:
-    """Returns the key under which a batch column stores the items of an episode: ``(episode id,)``, or for one agent's
-    episode in a multi-agent episode ``(multi-agent episode id, agent id, module id)``.
+    """Returns the key under which a batch column stores the items of an episode.
+
+    The key is ``(episode id,)``. For one agent's episode in a multi-agent episode, the key is
+    ``(multi-agent episode id, agent id, module id)``.
     """
     if episode.agent_id is None:
         return (episode.id_,)

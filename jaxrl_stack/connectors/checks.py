@@ -21,8 +21,10 @@ BATCH_SIZE = 7
 
 
 def check_connectors(pipeline: ConnectorPipelineV2) -> None:
-    """Checks the connectors of a pipeline except host connectors (which override ``__call__``): each connector must
-    override ``apply``, and its methods ``init`` and ``apply`` must take the right arguments.
+    """Checks that the connectors of a pipeline have valid methods ``init`` and ``apply``.
+
+    Each connector must override ``apply``, and its methods ``init`` and ``apply`` must take the right arguments. Host
+    connectors, which override ``__call__``, are not checked.
 
     Raises:
         TypeError: Names the connector, the method, what is wrong with it, and shows the right form.

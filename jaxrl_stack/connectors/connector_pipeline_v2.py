@@ -301,11 +301,11 @@ class ConnectorPipelineV2(PureConnector):
 
     def pure_part(self) -> PurePipeline:
         """Returns the compiled part of the pipeline as a `PurePipeline`: the current connectors that override
-        ``apply``, with their names in this pipeline. The host connectors before them (which override ``__call__``) are
-        left out.
+        ``apply``.
 
-        It shares the states of this pipeline: ``pipeline.state = state`` shows in `get_state`. Its input spaces are the
-        output spaces of the host connectors.
+        The connectors keep their names in this pipeline. The host connectors before them (which override ``__call__``)
+        are left out. The result shares the states of this pipeline: ``pipeline.state = state`` shows in `get_state`.
+        The input spaces of the result are the output spaces of the host connectors.
 
         Raises:
             TypeError: See `checked_host_connectors`; or the pipeline's class overrides `init`, `apply`, `merge` or
@@ -446,9 +446,10 @@ class ConnectorPipelineV2(PureConnector):
         return batch
 
     def _handed_over(self, columns: dict[str, Any], rl_module: Any, episodes: Sequence[Any]) -> dict[str, Any]:
-        """Converts the columns after the last connector to the result of `__call__`. By default returns `columns`
-        unchanged; subclasses may override this method. `episodes` are the episodes that `__call__` received, or [] if
-        `__call__` received a batch.
+        """Converts the columns after the last connector to the result of `__call__`.
+
+        By default returns `columns` unchanged; subclasses may override this method. `episodes` are the episodes that
+        `__call__` received, or [] if `__call__` received a batch.
         """
         return columns
 
@@ -482,8 +483,9 @@ class ConnectorPipelineV2(PureConnector):
 
     @property
     def state(self) -> dict[str, Any]:
-        """Copies of the states of the pure connectors (which override ``apply``) in host memory, ``{name: state}``. The
-        state of a nested pipeline is a dict of the same form.
+        """Copies of the states of the pure connectors (which override ``apply``) in host memory, ``{name: state}``.
+
+        The state of a nested pipeline is a dict of the same form.
         """
         self._chain_spaces()
         return {name: connector.state for name, connector in self._members if not connector.is_host_connector}
@@ -574,8 +576,9 @@ class ConnectorPipelineV2(PureConnector):
 def _spaces_after(
     connector: ConnectorV2, observation_space: Any, action_space: Any, mask_keys: tuple[str, ...]
 ) -> tuple[Any, Any]:
-    """Returns the output spaces of a connector for given input spaces. If the connector does not receive the action
-    mask, the mask is added to its output space.
+    """Returns the output spaces of a connector for given input spaces.
+
+    If the connector does not receive the action mask, the mask is added to its output space.
     """
     if connector.mask_keys != mask_keys:
         connector.mask_keys, connector._outputs = mask_keys, None

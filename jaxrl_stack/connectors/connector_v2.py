@@ -94,9 +94,10 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @classmethod
     def _form(cls) -> type[ConnectorV2] | None:
-        """Returns the base class that a new connector class needs: `PureConnector` if the connector overrides
-        ``apply``, else `HostConnector` if the connector overrides ``__call__``. Returns None if the connector needs no
-        additional base class.
+        """Returns the additional base class that a new connector class needs: `PureConnector`, `HostConnector` or None.
+
+        `PureConnector` if the connector overrides ``apply``, else `HostConnector` if the connector overrides
+        ``__call__``. None if the connector needs no additional base class.
         """
         for base in cls.__mro__:
             names = vars(base)
@@ -246,8 +247,9 @@ class ConnectorV2(Checkpointable, Constructible):
         return gym.spaces.Dict({module_id: function(*(sub[module_id] for sub in spaces)) for module_id in spaces[0]})
 
     def _space_of(self, spaces: Mapping[str, gym.Space], module_id: str) -> gym.Space:
-        """Returns the space of a module from `spaces`, the observation or action spaces by module id. A single-agent
-        connector has one space, which this method returns for every id.
+        """Returns the space of a module from `spaces`, the observation or action spaces by module id.
+
+        A single-agent connector has one space, which this method returns for every id.
         """
         if not self._multi_agent and len(spaces) == 1:
             return next(iter(spaces.values()))
@@ -268,11 +270,11 @@ class ConnectorV2(Checkpointable, Constructible):
         return {module_id: {**columns, **make(module_id, columns)} for module_id, columns in batch.items()}
 
     def _state_keys(self, batch: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Returns a pair ``(key, module id)`` for every module in a batch; ``key`` is the key of the module in this
-        connector's state. A single-agent connector uses the same key for any module id.
+        """Returns a pair ``(key, module id)`` for every module in a batch; ``key`` is the module's key in this
+        connector's state.
 
-        A single-agent connector keeps its state under the default id, so that the state does not depend on the
-        name that the only module has.
+        A single-agent connector uses the same key for any module id. A single-agent connector keeps its state under the
+        default id, so that the state does not depend on the name that the only module has.
         """
         if self._multi_agent:
             return [(module_id, module_id) for module_id in batch]
@@ -287,8 +289,9 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @property
     def num_stacked_frames(self) -> int:
-        """Number of frames stacked along the last axis of the output observation, the newest last; 1 without stacking.
-        A replay buffer needs to store only the newest frame.
+        """Number of frames stacked along the last axis of the output observation; 1 without stacking.
+
+        The newest frame is the last. A replay buffer needs to store only the newest frame.
         """
         return 1
 
@@ -300,9 +303,11 @@ class ConnectorV2(Checkpointable, Constructible):
         return False
 
     def earlier_frames(self, state: Any) -> Any:
-        """Returns the earlier frames that a frame-stacking connector will stack with the next observation, concatenated
-        along the last axis: ``[B, ..., (n - 1) * C]``. n is `num_stacked_frames`, which must be above 1, and C is the
-        number of channels of a frame. `state` is the state of the connector. Works only in pipelines of one module.
+        """Returns the earlier frames that a frame-stacking connector will stack with the next observation.
+
+        The frames are concatenated along the last axis: ``[B, ..., (n - 1) * C]``. n is `num_stacked_frames`, which
+        must be above 1, and C is the number of channels of a frame. `state` is the state of the connector. Works only
+        in pipelines of one module.
         """
         raise NotImplementedError
 
@@ -393,8 +398,10 @@ class ConnectorV2(Checkpointable, Constructible):
         )
 
     def _resize(self, num_envs: int, all_reset: bool) -> None:
-        """Prepares this connector's state in host memory for `num_envs` environments: creates the state, or converts
-        the existing state if the number of environments has changed. By default does nothing.
+        """Prepares this connector's state in host memory for `num_envs` environments.
+
+        Creates the state, or converts the existing state if the number of environments has changed. By default does
+        nothing.
 
         Args:
             num_envs: New number of environments.
@@ -426,11 +433,11 @@ class ConnectorV2(Checkpointable, Constructible):
         return {}
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """Returns a copy of `state` with its merged statistics replaced by the merged statistics of `known`, another
-        state of this connector. The copy keeps the statistics that `state` has collected since the last merge. By
-        default returns `state`.
+        """Returns a copy of `state` with its merged statistics replaced by the merged statistics of `known`.
 
-        Used if runners report at different times; see `ConnectorPipelineV2.merge_states`.
+        `known` is another state of this connector. The copy keeps the statistics that `state` has collected since the
+        last merge. By default returns `state`. Used if runners report at different times; see
+        `ConnectorPipelineV2.merge_states`.
         """
         return state
 
@@ -470,8 +477,10 @@ class HostConnector(ConnectorV2):
     is_host_connector = True
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Calls ``__call__`` on the arrays in `batch` while JAX traces. Learner pipelines do this for host connectors
-        that come after the conversion of episodes to arrays. These connectors cannot read episodes.
+        """Calls ``__call__`` on the arrays in `batch` while JAX traces.
+
+        Learner pipelines do this for host connectors that come after the conversion of episodes to arrays. These
+        connectors cannot read episodes.
 
         Raises:
             TypeError: ``__call__`` read the episodes, returned no dict, or changed an attribute of the connector: it
@@ -601,6 +610,7 @@ class PureConnector(ConnectorV2):
 
     def _fitting_num_envs(self, restored) -> int:
         """Returns a number of environments for which ``init(num_envs)`` has the same shapes as the restored state.
+
         Tries the current number first; raises a ValueError if no number fits.
         """
         problem = shape_problem(self.state, restored)

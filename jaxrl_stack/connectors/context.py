@@ -88,9 +88,10 @@ class ConnectorContext:
         return Block(dict(columns), layout).mask
 
     def block(self, module_id: str, columns: Mapping[str, Any]) -> Block:
-        """Returns a `Block` of a module's columns in a learner pipeline, ``[T, B, ...]``, with the static `Layout` that
-        describes masks, stacked frames and recurrent chunks in these columns. If the context has no layout for the
-        module, the layout is derived from the module and the columns.
+        """Returns a `Block` of a module's columns ``[T, B, ...]`` in a learner pipeline.
+
+        The block has the static `Layout` that describes masks, stacked frames and recurrent chunks in these columns. If
+        the context has no layout for the module, the layout is derived from the module and the columns.
 
         Args:
             module_id: The module, which is in `module`.

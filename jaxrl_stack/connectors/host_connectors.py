@@ -149,9 +149,10 @@ def columns_of_episodes(columns: dict[str, dict[tuple, list[Any]]], episodes: Ep
 
 
 def _rows_by_chunk(name: str, data: dict[tuple, list[Any]], episodes: Episodes) -> dict[int, Any]:
-    """Converts the items of a batch column to arrays, ``{index of the episode chunk: arrays}``. Host connectors have
-    added these items: one per step, and for the column OBS one more per chunk. The result has no entry for chunks
-    without items.
+    """Converts the items of a batch column to arrays, ``{index of the episode chunk: arrays}``.
+
+    Host connectors have added these items: one per step, and for the column OBS one more per chunk. The result has no
+    entry for chunks without items.
     """
     extra = 1 if name == Columns.OBS else 0
     rows_of: dict[int, Any] = {}
@@ -182,8 +183,9 @@ def _rows_by_chunk(name: str, data: dict[tuple, list[Any]], episodes: Episodes) 
 def _items_of_chunks(
     items: list[Any], chunks: Mapping[int, SingleAgentEpisode]
 ) -> Iterator[tuple[list[int], list[Any]]]:
-    """Assigns the items of an episode in a batch column to the episode's chunks: yields pairs
-    ``(indices of chunks, items of these chunks)``. Yields one pair per chunk if the chunk of every item is known,
+    """Assigns the items of an episode in a batch column to the episode's chunks.
+
+    Yields pairs ``(indices of chunks, items of these chunks)``: one pair per chunk if the chunk of every item is known,
     otherwise one pair with all chunks and all items.
 
     Args:
@@ -259,8 +261,9 @@ def _run(
 def _observations(
     pipeline: ConnectorPipelineV2, columns: dict[str, Any], writers: dict[str, str], episodes: Episodes
 ) -> Any:
-    """Returns the observations ``[B, ...]`` after the host connectors, one per episode, with the dtypes of the last
-    host connector's output space (as JAX converts them: float64 becomes float32).
+    """Returns the observations ``[B, ...]`` after the host connectors, one per episode.
+
+    The dtypes are the dtypes of the last host connector's output space (as JAX converts them: float64 becomes float32).
     """
     on_host = pipeline.checked_host_connectors()
     space = on_host[-1][1].observation_space if on_host else pipeline.input_observation_space

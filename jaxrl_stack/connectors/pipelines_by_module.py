@@ -10,8 +10,10 @@ from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
 
 
 class PipelinesByModule(Checkpointable):
-    """Pipelines of one kind (such as env-to-module), ``{module_id: pipeline}``. A checkpoint stores each pipeline in a
-    separate folder, so that the policy of one module can be loaded without the others.
+    """Pipelines of one kind (such as env-to-module), ``{module_id: pipeline}``.
+
+    A checkpoint stores each pipeline in a separate folder, so that the policy of one module can be loaded without the
+    others.
 
     Args:
         of: ``{module_id: pipeline}``.

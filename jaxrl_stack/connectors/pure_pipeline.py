@@ -66,6 +66,7 @@ class PurePipeline:
     @property
     def num_stacked_frames(self) -> int:
         """Number of frames that the last connector of the pipeline stacks in each observation; 1 if it stacks none.
+
         Also 1 if observations have an action mask, because such observations are not stored as one frame per step.
         """
         if not self.members or mask_key_in(self.observation_space, self.mask_keys):
@@ -80,8 +81,10 @@ class PurePipeline:
         return all(own.takes_frames for _, own in self.members)
 
     def earlier_frames(self, state: Any) -> Any:
-        """Returns the n - 1 frames before the next observation, ``[B, ..., (n - 1) * C]``: the history in the state of
-        the last connector, which stacks n frames of C channels. See `ConnectorV2.earlier_frames`.
+        """Returns the n - 1 frames before the next observation, ``[B, ..., (n - 1) * C]``.
+
+        This is the history in the state of the last connector, which stacks n frames of C channels. See
+        `ConnectorV2.earlier_frames`.
         """
         name, connector = self.members[-1]
         return connector.earlier_frames(state[name])
@@ -178,6 +181,7 @@ def naming(name: str, names: Sequence[str], label: str) -> Iterator[None]:
 
 def context_of(name: str, connector: ConnectorV2 | PurePipeline, ctx: ConnectorContext) -> ConnectorContext:
     """Returns the context for one connector, with a PRNG key derived from the pipeline's key and the connector's name.
+
     If the connector has ``draws_from_pipeline_key = True``, returns the context with the pipeline's key. Keys that no
     connector uses cost nothing, because the compiler removes them.
     """
@@ -193,8 +197,10 @@ def applied(
     ctx: ConnectorContext,
     mask_keys: Sequence[str] = (),
 ) -> tuple[Any, dict[str, Any]]:
-    """Calls a connector's ``apply`` and checks the result. If the connector has ``sees_action_mask = False``, it
-    receives observations without action masks, and the masks are added to its output observations.
+    """Calls a connector's ``apply`` and checks the result.
+
+    If the connector has ``sees_action_mask = False``, it receives observations without action masks, and the masks are
+    added to its output observations.
 
     Args:
         connector: The connector.

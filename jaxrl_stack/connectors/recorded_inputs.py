@@ -99,9 +99,10 @@ class PipelineInputs:
 
     @functools.cached_property
     def _of_several_steps(self) -> list[str]:
-        """Names of the connectors that cannot convert single observations: the host connectors; if the pipeline has
-        none, the connectors with a state; if it has neither, the connectors whose results depend on the previous
-        action, the previous reward or resets.
+        """Names of the connectors that cannot convert single observations.
+
+        These are the host connectors. If the pipeline has none, they are the connectors with a state. If it has
+        neither, they are the connectors whose results depend on the previous action, the previous reward or resets.
         """
         of_episodes = [name for name, own in self._members if own.is_host_connector]
         with_state = [] if of_episodes else [name for name, own in self._members if jax.tree.leaves(own.init(1))]

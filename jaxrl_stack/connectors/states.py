@@ -25,6 +25,7 @@ def strong_array(leaf: Any, dtype: Any = None) -> jax.Array:
 
 def check_state(before: Any, after: Any) -> Any:
     """Checks that a connector's new state `after` has the structure, shapes and dtypes of the old state `before`.
+
     Returns `after` as JAX arrays with these dtypes and without weak types.
 
     Raises:

@@ -1,5 +1,7 @@
-"""Storage of connector functions without an importable name (such as lambdas) in checkpoints: instead of the function,
-a checkpoint contains the classes and constructor arguments of the connectors that the function returned.
+"""Storage of connector functions without an importable name (such as lambdas) in checkpoints.
+
+Instead of the function, a checkpoint contains the classes and constructor arguments of the connectors that the function
+returned.
 """
 
 from __future__ import annotations

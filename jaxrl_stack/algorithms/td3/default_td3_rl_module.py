@@ -83,8 +83,10 @@ class DefaultTD3RLModule(DefaultSACRLModule):
         random_timesteps: Any = 0,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Computes the policy's actions with Gaussian noise, clipped to [-1, 1]: `{OBS: [..., d]}` -> `{ACTIONS: float
-        [..., n]}`. In the first `random_timesteps` env steps, draws uniformly random actions instead.
+        """Computes the policy's actions and adds Gaussian noise for exploration.
+
+        Converts `{OBS: [..., d]}` to `{ACTIONS: float [..., n]}`. The noisy actions are clipped to [-1, 1]. In the
+        first `random_timesteps` env steps, the actions are uniformly random instead.
 
         Args:
             batch: The columns.
@@ -172,8 +174,9 @@ class DefaultTD3RLModule(DefaultSACRLModule):
 
 
 def smoothed_actions(actions: jax.Array, draws: jax.Array, target_noise: Any, target_noise_clip: Any) -> jax.Array:
-    """Adds clipped noise to the target policy's actions a: ``clip(a + clip(sigma * draws, -c, c), -1, 1)``, with
-    standard normal draws, standard deviation sigma and bound c (Fujimoto et al., 2018, arXiv:1802.09477, equation 14).
+    """Adds clipped Gaussian noise to the target policy's actions.
+
+    Computes ``clip(a + clip(sigma * draws, -c, c), -1, 1)`` (Fujimoto et al., 2018, arXiv:1802.09477, equation 14).
 
     Args:
         actions: Float ``[..., n]`` in [-1, 1], actions ``a`` of the target policy.

@@ -101,10 +101,10 @@ class TD3Config(OffPolicyConfig):
         return TD3Learner if self.bc_alpha is None else TD3BCLearner
 
     def traced_values(self) -> dict[str, Any]:
-        """Values of the traced settings, which compiled programs take as arguments: ``{name: value}``. With `bc_alpha`
-        (TD3+BC on recorded data), the value of `random_timesteps` is 0, so that no action is drawn uniformly at random.
+        """Values of the traced settings, ``{name: value}``, which compiled programs take as arguments.
 
-        TD3+BC samples nothing at the start of training, and its steps are recorded rows.
+        With `bc_alpha` (TD3+BC on recorded data), the value of `random_timesteps` is 0, so that no action is drawn
+        uniformly at random. TD3+BC samples nothing at the start of training, and its steps are recorded rows.
         """
         values = super().traced_values()
         if self.bc_alpha is not None and "random_timesteps" in values:
@@ -112,10 +112,11 @@ class TD3Config(OffPolicyConfig):
         return values
 
     def static_value(self, name: str) -> float | None:
-        """Value of the setting `name` if ``experimental(_static_settings=...)`` contains the name: compiled programs
-        then contain the value as a constant, not as an argument. Returns None for all other settings. With `bc_alpha`
-        (TD3+BC on recorded data), the constant of `random_timesteps` is 0, so that no action is drawn uniformly at
-        random.
+        """Returns the value of a setting that compiled programs contain as a constant; None for all other settings.
+
+        These settings are named in ``experimental(_static_settings=...)``; the other settings are arguments of compiled
+        programs. With `bc_alpha` (TD3+BC on recorded data), the constant of `random_timesteps` is 0, so that no action
+        is drawn uniformly at random.
         """
         value = super().static_value(name)
         return 0 if name == "random_timesteps" and value is not None and self.bc_alpha is not None else value
@@ -151,8 +152,9 @@ class TD3Config(OffPolicyConfig):
             self._validate_recorded()
 
     def _validate_recorded(self) -> None:
-        """Raises a ValueError if TD3+BC does not support the value of a setting. Prints a notice for each setting
-        that the user has set, but that has no effect with TD3+BC.
+        """Raises a ValueError if TD3+BC does not support the value of a setting.
+
+        Also prints a notice for each setting that the user has set, but that has no effect with TD3+BC.
         """
         refuse_recurrent_networks(self)
         if self.n_step != 1:

@@ -100,8 +100,10 @@ class TD3Learner(TargetNetworkUpdates, Learner):
 
     @property
     def _policy_is_due_now(self) -> Any:
-        """Whether the gradient update that JAX is tracing changes the policy: True if every update does, else a traced
-        bool scalar. Always True if losses are only evaluated, without an update.
+        """Whether the gradient update that JAX is tracing changes the policy.
+
+        True if every update changes the policy, else a traced bool scalar. Always True if losses are only evaluated,
+        without an update.
         """
         before = self.updates_so_far
         return True if before is None else self._policy_is_due(before + jnp.uint32(1))
@@ -127,9 +129,10 @@ class TD3Learner(TargetNetworkUpdates, Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> UpdateResult:
-        """Updates the target networks. If this update changes a policy, stores the policy's metrics in the learner
-        state. Otherwise, reports the stored metrics of the last update that changed the policy. Pure; see
-        `Learner.post_update`.
+        """Updates the target networks, and reports the metrics of the last policy update.
+
+        If this update changes a policy, stores the policy's metrics in the learner state. Otherwise, reports the stored
+        metrics of the last update that changed the policy. Pure; see `Learner.post_update`.
         """
         state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         due, kept = self._policy_is_due(state.num_updates), dict(state.extra[POLICY_METRICS])
@@ -210,8 +213,10 @@ class TD3Learner(TargetNetworkUpdates, Learner):
         return {"policy": -module.compute_policy_values(batch)[1]}
 
     def _policy_loss(self, config: Any, means: dict[str, jax.Array]) -> jax.Array:
-        """Computes the policy loss from `means`, ``{name of a loss term or metric: mean over valid rows}``. The
-        caller logs the entries of `means` as metrics; this method therefore removes loss terms that are not metrics.
+        """Computes the policy loss from the mean loss terms in `means`.
+
+        `means` is ``{name of a loss term or metric: mean over valid rows}``. The caller logs the entries of `means` as
+        metrics; this method therefore removes loss terms that are not metrics.
         """
         return means.pop("policy")
 

@@ -37,9 +37,11 @@ def truncated(quantiles: jax.Array, num_dropped: int) -> jax.Array:
 
 
 def quantile_huber_rows(*, quantiles: jax.Array, targets: jax.Array) -> jax.Array:
-    """Quantile Huber loss of each row: ``sum_ckm |tau_k - [y_m < z_ck]| h(z_ck - y_m)`` (Dabney et al., 2018, equation
-    10). z_ck is the predicted value of critic c for the quantile with level tau_k, y_m is a target atom, h is the Huber
-    loss, and the bracket is 1 if the inequality holds, else 0.
+    """Quantile Huber loss of each row (Dabney et al., 2018, equation 10).
+
+    The loss is ``sum_ckm |tau_k - [y_m < z_ck]| h(z_ck - y_m)``. ``z_ck`` is the predicted value of critic c for the
+    quantile with level ``tau_k``, ``y_m`` is a target atom, and ``h`` is the Huber loss. The bracket is 1 if the
+    inequality holds, else 0.
 
     ``tau_k = (k + 1/2) / K`` with ``k`` from 0: ``z_ck`` converges to the quantile of level ``tau_k`` of the target
     distribution. The loss is a sum over critics, quantiles and atoms, as in RLlib; the paper has the mean over

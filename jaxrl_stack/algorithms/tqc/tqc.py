@@ -12,9 +12,10 @@ from jaxrl_stack.utils.notices import notice_once
 
 
 class TQCConfig(SACConfig):
-    """Settings of TQC (Kuznetsov et al., 2020, arXiv:2005.04269): SAC's settings and three more: the number of
-    critics, the number of quantiles per critic, and the number of each critic's highest quantiles that the target
-    leaves out.
+    """Settings of TQC (Kuznetsov et al., 2020, arXiv:2005.04269): SAC's settings and three settings of the critics.
+
+    The three settings are the number of critics, the number of quantiles per critic, and the number of each critic's
+    highest quantiles that the target leaves out.
 
     ::
 

@@ -54,8 +54,10 @@ class FlattenObservations(ConnectorV2):
         self._keys_to_remove = list(keys_to_remove or ())
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
-        """Returns the space of the flat observations, a one-dimensional float32 Box; in a multi-agent pipeline, a Dict
-        of one space per module. If ``agent_ids`` is given, only the spaces with keys in ``agent_ids`` are flattened.
+        """Returns the space of the flat observations, a one-dimensional float32 Box.
+
+        In a multi-agent pipeline, returns a Dict of one space per module. If ``agent_ids`` is given, only the spaces
+        with keys in ``agent_ids`` are flattened.
         """
         flat: Any = self._map_spaces(lambda space: flatten_space(self._kept(space)), input_observation_space)
         if not self._multi_agent or self._agent_ids is None:
@@ -64,8 +66,10 @@ class FlattenObservations(ConnectorV2):
         return gym.spaces.Dict({mid: flat[mid] if mid in self._agent_ids else own for mid, own in spaces.items()})
 
     def acts_for(self, agents: Collection[Any] | None, known: Collection[Any]) -> bool:
-        """Whether this connector belongs in the env-to-module pipeline of a module that acts for `agents`: True if this
-        connector has no ``agent_ids`` (argument of the constructor), or if ``agent_ids`` contains all of `agents`.
+        """Returns True if this connector belongs in the env-to-module pipeline of a module that acts for `agents`.
+
+        The connector belongs there if it has no ``agent_ids`` (argument of the constructor), or if ``agent_ids``
+        contains all of `agents`.
 
         Raises:
             ValueError: ``agent_ids`` contains only some of the module's agents, or an agent that is not in `known`; or

@@ -88,8 +88,10 @@ class FrameStacking(ConnectorV2):
         return gym.spaces.Box(np.tile(low, repeats), np.tile(high, repeats), dtype=space.dtype.type)
 
     def init(self, num_envs: int) -> Any:
-        """Returns the initial state: zeros in place of each environment's earlier frames, ``{module_id: [B, ...,
-        (num_frames - 1) * C]}``, where C is the length of an observation's last axis.
+        """Returns the initial state: zeros in place of each environment's earlier frames.
+
+        The state is ``{module_id: [B, ..., (num_frames - 1) * C]}``, where C is the length of an observation's last
+        axis.
         """
         if self._as_learner_connector or self.num_frames == 1:
             return ()
@@ -101,9 +103,11 @@ class FrameStacking(ConnectorV2):
         return history
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Concatenates the earlier frames, which `state` contains, and OBS ``[B, ..., C]``, where C is the length of
-        the last axis of OBS. The result ``[B, ..., num_frames * C]`` replaces OBS. Earlier frames are zeros where
-        ``ctx.reset`` is True.
+        """Concatenates the earlier frames in `state` and the new frame OBS along the last axis, and replaces OBS by the
+        result.
+
+        OBS ``[B, ..., C]`` becomes ``[B, ..., num_frames * C]``, where C is the length of the last axis of OBS. Earlier
+        frames are zeros where ``ctx.reset`` is True.
         """
         if self._as_learner_connector or self.num_frames == 1:
             return state, batch

@@ -47,9 +47,11 @@ class DefaultObservations(FlattenObservations):
         super().__init__(input_observation_space, input_action_space, **kwargs)
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
-        """Returns the space after the connector: images and the action mask keep their spaces, and the other parts of
-        the observation become one-dimensional float32 Boxes. A Discrete with many values may instead become a Discrete
-        that starts at 0; see `flatten_space_beside_images`.
+        """Returns the observation space after the connector, in which most parts are one-dimensional float32 Boxes.
+
+        Images and the action mask keep their spaces; the other parts of the observation become one-dimensional float32
+        Boxes. A Discrete with many values may instead become a Discrete that starts at 0; see
+        `flatten_space_beside_images`.
         """
         return self._map_spaces(self._prepared_space, input_observation_space)
 

@@ -29,8 +29,9 @@ class EnvToModulePipeline(ConnectorPipelineV2):
     setting = "env_to_module_connector"
 
     def _handed_over(self, columns: dict[str, Any], rl_module: Any, episodes: Sequence[Any]) -> dict[str, Any]:
-        """Converts the columns for a recurrent module to sequences of one step, ``[B, 1, ...]``, and adds ``STATE_IN``
-        and ``RESETS``; for other modules, or without episodes, returns the columns unchanged.
+        """Converts the columns for a recurrent module to sequences of one step, and adds ``STATE_IN`` and ``RESETS``.
+
+        The sequences are ``[B, 1, ...]``. For other modules, or without episodes, returns the columns unchanged.
 
         Raises:
             ValueError: An unfinished episode does not have the module's last ``STATE_OUT``.
@@ -65,8 +66,9 @@ class EnvToModulePipeline(ConnectorPipelineV2):
 
 
 def _states_before(episodes: Sequence[Any], first: Any) -> Any:
-    """Returns the recurrent states ``[B, ...]`` with which unfinished episodes continue: the state after the last step
-    of each episode, or the initial state `first` if the episode has no steps.
+    """Returns the recurrent states ``[B, ...]`` with which unfinished episodes continue.
+
+    This is the state after the last step of each episode, or the initial state `first` if the episode has no steps.
     """
     states = []
     for episode in episodes:

@@ -66,8 +66,9 @@ class MeanStdFilter(ConnectorV2):
         self.update_stats = update_stats
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
-        """Returns the input space with each Box, except the action mask, replaced by a float32 Box. The new Box has the
-        bounds ``±clip_by_value``, or no bounds if ``clip_by_value`` is None.
+        """Returns the input space with each Box, except the action mask, replaced by a float32 Box.
+
+        The new Box has the bounds ``±clip_by_value``, or no bounds if ``clip_by_value`` is None.
         """
         return self._map_spaces(self._normalized_space, input_observation_space)
 
@@ -176,9 +177,10 @@ class MeanStdFilter(ConnectorV2):
         return as_dict(to_host(merged))
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """Returns a copy of `state` with its merged statistics (``base``) replaced by the merged statistics of `known`,
-        another state of this connector. The copy keeps the statistics that `state` has collected since the last merge
-        (``delta``).
+        """Returns a copy of `state` with its merged statistics (``base``) replaced by the merged statistics of `known`.
+
+        `known` is another state of this connector. The copy keeps the statistics that `state` has collected since the
+        last merge (``delta``).
         """
         return {key: {**own, "base": known[key]["base"]} for key, own in state.items()}
 

@@ -15,8 +15,9 @@ from jaxrl_stack.utils.spaces import map_parts, with_parts
 
 
 class OneHotIntegers(ConnectorV2):
-    """Converts integer codes in a Box to one-hot vectors along the last axis: ``[..., C]`` becomes ``[..., n]``, where
-    n is the number of possible values, summed over the C channels.
+    """Converts integer codes in a Box to one-hot vectors along the last axis.
+
+    ``[..., C]`` becomes ``[..., n]``, where n is the number of possible values, summed over the C channels.
 
     Codes are integers of few values without an order, such as tiles and colours of a grid ``[H, W, 2]``. Channel c has
     ``n_c`` values, from its lowest bound to its highest one, and n is the sum of these. All other parts of a nested
@@ -64,9 +65,10 @@ class OneHotIntegers(ConnectorV2):
         return out
 
     def _codes(self, part: Any) -> tuple[np.ndarray, np.ndarray] | None:
-        """Returns the channel and the integer value that each of the n entries of a one-hot vector stands for, as two
-        int arrays ``[n]``. Returns None if the space `part` is not a Box of integers with rank 1 or more, or if the
-        largest number of values of any channel is below 3 or above `max_values`.
+        """Returns the channel and the integer value of each entry of a one-hot vector, as two int arrays ``[n]``.
+
+        The one-hot vector has n entries. Returns None if the space `part` is not a Box of integers with rank 1 or more,
+        or if the largest number of values of any channel is below 3 or above `max_values`.
         """
         if not isinstance(part, gym.spaces.Box) or part.dtype.kind not in "iu" or not part.shape:
             return None
@@ -78,8 +80,10 @@ class OneHotIntegers(ConnectorV2):
         return channels, np.concatenate([first + np.arange(n) for first, n in zip(low, num_values, strict=True)])
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces each leaf ``[B, ..., C]`` of integer codes in OBS by one-hot vectors, uint8 ``[B, ..., n]``, where n
-        is the number of possible values, summed over the C channels.
+        """Replaces integer codes in OBS by one-hot vectors.
+
+        Each leaf ``[B, ..., C]`` of codes becomes uint8 ``[B, ..., n]``, where n is the number of possible values,
+        summed over the C channels.
         """
         spaces = self._observation_spaces()
 

@@ -67,10 +67,11 @@ class PrevActionsPrevRewards(ConnectorV2):
         return gym.spaces.Dict(spaces)
 
     def init(self, num_envs: int) -> Any:
-        """Returns a history of zeros, ``{module_id: {"actions": float32 [B, (n - 1) * D], "rewards": float32 [B, m -
-        1]}}``, with n = `n_prev_actions`, m = `n_prev_rewards`, and D numbers per flat action.
+        """Returns a history of zeros for the previous actions and rewards.
 
-        Has "actions" only if n > 1, and "rewards" only if m > 1: the context contains the last action and reward.
+        The history is ``{module_id: {"actions": float32 [B, (n - 1) * D], "rewards": float32 [B, m - 1]}}``, with n =
+        `n_prev_actions`, m = `n_prev_rewards`, and D numbers per flat action. It has "actions" only if n > 1, and
+        "rewards" only if m > 1: the context contains the last action and reward.
         """
         history = {}
         for key, space in self._action_spaces().items():
@@ -79,8 +80,10 @@ class PrevActionsPrevRewards(ConnectorV2):
         return history
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces OBS by a dict of the observation, the previous actions and the previous rewards. The previous values
-        come from `state`, ``ctx.prev_actions`` and ``ctx.prev_rewards``, and are zeros where ``ctx.reset`` is True.
+        """Replaces OBS by a dict of the observation, the previous actions and the previous rewards.
+
+        The previous values come from `state`, ``ctx.prev_actions`` and ``ctx.prev_rewards``, and are zeros where
+        ``ctx.reset`` is True.
         """
         spaces = self._action_spaces()
         state, batch = dict(state), dict(batch)
@@ -99,10 +102,11 @@ class PrevActionsPrevRewards(ConnectorV2):
 
 
 def _push(history: dict[str, jax.Array], name: str, last: jax.Array, reset: jax.Array) -> jax.Array:
-    """Returns the n newest actions or rewards of each environment, the newest last: float32 ``[B, n * D]``, with D
-    numbers per action or reward. ``history[name]`` contains the n - 1 earlier actions or rewards, and `last`
-    ``[B, D]`` is the newest. Rows where `reset` is True are zeros. Stores the newest n - 1 of the result in
-    ``history[name]``, in place; if n is 1, `history` has no entry `name`.
+    """Returns the n newest actions or rewards of each environment, and stores the newest n - 1 of them in `history`.
+
+    The result is float32 ``[B, n * D]``, with D numbers per action or reward, the newest last. ``history[name]``
+    contains the n - 1 earlier actions or rewards, and `last` ``[B, D]`` is the newest. Rows where `reset` is True are
+    zeros. ``history[name]`` changes in place; if n is 1, `history` has no entry `name`.
     """
     window = jnp.concatenate([history[name], last], axis=-1) if name in history else last
     # Also an action 0 is no action after a reset: its one-hot vector must be zero.

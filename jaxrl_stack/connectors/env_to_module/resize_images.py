@@ -44,9 +44,10 @@ class ResizeImages(ConnectorV2):
         self.size = (height, width)
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
-        """Returns the space after the connector, in which each image is a Box of the new size. The bounds of this
-        Box are the smallest lower bound and the largest upper bound of all pixels of the original Box. An image that
-        already has the new size keeps the original Box.
+        """Returns the space after the connector, in which each image is a Box of the new size.
+
+        The bounds of this Box are the smallest lower bound and the largest upper bound of all pixels of the original
+        Box. An image that already has the new size keeps the original Box.
         """
         return self._map_spaces(self._resized_space, input_observation_space)
 

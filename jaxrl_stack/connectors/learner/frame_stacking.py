@@ -8,9 +8,11 @@ __all__ = ["FrameStacking", "FrameStackingLearner"]
 
 
 class FrameStackingLearner(FrameStacking):
-    """`FrameStacking` for learner pipelines: the default of ``as_learner_connector`` is True. The connector stacks
-    nothing, because the env-to-module pipeline has already stacked the observations. It checks that the length of the
-    input space's last axis is a multiple of ``num_frames``; the output space is the input space.
+    """`FrameStacking` for learner pipelines: checks the space of the stacked observations, and stacks nothing.
+
+    The env-to-module pipeline has already stacked the observations. The connector checks that the length of the input
+    space's last axis is a multiple of ``num_frames``; the output space is the input space. The default of
+    ``as_learner_connector`` is True.
     """
 
     def __init__(self, *args, **kwargs):

@@ -14,8 +14,9 @@ from jaxrl_stack.ops import running_statistics
 
 
 class NormalizeRewards(ConnectorV2):
-    """Divides REWARDS in the train batch by the running standard deviation of discounted returns. The return of a step
-    is the discounted sum of the episode's rewards up to and including this step.
+    """Divides REWARDS in the train batch by the running standard deviation of discounted returns.
+
+    The return of a step is the discounted sum of the episode's rewards up to and including this step.
 
     ``r / sqrt(variance + epsilon)``, where the variance is taken of ``G_t = gamma * G_{t-1} + r_t`` over all steps that
     were learned from, these included; ``G`` starts at 0 with every episode and is the column of `ReturnsSoFar`, which
@@ -68,9 +69,10 @@ class NormalizeRewards(ConnectorV2):
         return type(self) is NormalizeRewards
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Adds the returns of the sampled steps to the running statistics, unless ``update_stats`` or
-        ``ctx.update_statistics`` is False. Then divides REWARDS, float32 ``[T, B]``, by the running standard deviation
-        of returns, and clips the results to ±``clip_by_value`` (None: no clipping).
+        """Updates the running statistics of returns, then divides REWARDS by the standard deviation of returns.
+
+        Does not update the statistics if ``update_stats`` or ``ctx.update_statistics`` is False. REWARDS are float32
+        ``[T, B]``. The results are clipped to ±``clip_by_value`` (None: no clipping).
         """
         state, batch = dict(state), dict(batch)
         for key, module_id in self._state_keys(batch):

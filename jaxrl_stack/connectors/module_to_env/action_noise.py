@@ -41,8 +41,9 @@ class ActionNoise(ConnectorV2):
 
     @abc.abstractmethod
     def initial(self, shape: tuple[int, ...]) -> jax.Array:
-        """Returns the initial state of the noise for actions of shape ``[B, ...]``. The state is float32 and has the
-        shape of the actions; subclasses may add axes at the end.
+        """Returns the initial state of the noise for actions of shape ``[B, ...]``.
+
+        The state is float32 and has the shape of the actions; subclasses may add axes at the end.
         """
 
     @abc.abstractmethod
@@ -190,8 +191,10 @@ class ColoredNoise(ActionNoise):
 
 
 def _relaxations(beta: float, horizon: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns ``(decays, amplitudes)`` of the AR(1) processes whose sum is `ColoredNoise`, as float32 arrays with one
-    entry per process: the decay per step, and the standard deviation. The variances of the processes sum to 1.
+    """Returns ``(decays, amplitudes)`` of the AR(1) processes whose sum is `ColoredNoise`.
+
+    Both are float32 arrays with one entry per process: the decay per step, and the standard deviation. The variances of
+    the processes sum to 1.
 
     With the decay d and unit innovations an AR(1) process has the spectrum ``1 / d / (c ** 2 + w ** 2)`` over
     ``w = 2 * sin(pi * f)``, with the corner ``c ** 2 = (1 - d) ** 2 / d``. For corners in equal ratios, weights of

@@ -12,9 +12,10 @@ from jaxrl_stack.core.columns import Columns
 
 
 class GetActions(ConnectorV2):
-    """Adds ACTIONS to the batch. When exploring, samples actions from the module's exploration distribution and also
-    adds their ACTION_LOGP; otherwise chooses greedy actions with the module's inference distribution, made
-    deterministic.
+    """Adds ACTIONS to the batch: sampled actions when exploring, else greedy actions.
+
+    When exploring, samples actions from the module's exploration distribution and also adds their ACTION_LOGP.
+    Otherwise, chooses greedy actions with the module's inference distribution, made deterministic.
 
     ACTIONS that the module returns do not change. If the module returns ACTIONS and ACTION_DIST_INPUTS but no
     ACTION_LOGP, exploring adds the log-probabilities of these actions in the exploration distribution as ACTION_LOGP.

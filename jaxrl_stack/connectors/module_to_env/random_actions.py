@@ -47,9 +47,10 @@ class RandomActions(ConnectorV2):
         self.normalize_actions = normalize_actions
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces each action in the column ACTIONS, ``[B, ...]``, with probability `epsilon` by a random action
-        drawn with ``ctx.key``, and removes the column ACTION_LOGP. If ``ctx.explore`` is False, returns the batch
-        unchanged.
+        """Replaces each action in the column ACTIONS, with probability `epsilon`, by a random action.
+
+        Draws the random actions ``[B, ...]`` with ``ctx.key``, and removes the column ACTION_LOGP. If ``ctx.explore``
+        is False, returns the batch unchanged.
 
         Raises:
             ValueError: Exploring without ``ctx.key``.
@@ -85,9 +86,10 @@ class RandomActions(ConnectorV2):
         return state, batch
 
     def _of_module(self, space: gym.Space, action: jax.Array) -> jax.Array:
-        """Converts a random action of the environment to the corresponding output of the module. If actions are
-        normalised, actions in a Box of floats are scaled from their bounds to [-1, 1], and the lower bounds are
-        subtracted from actions in a Box of integers. All other actions do not change.
+        """Converts a random action of the environment to the corresponding output of the module.
+
+        If actions are normalised, actions in a Box of floats are scaled from their bounds to [-1, 1], and the lower
+        bounds are subtracted from actions in a Box of integers. All other actions do not change.
         """
         if not (isinstance(space, gym.spaces.Box) and self.normalize_actions):
             return action
