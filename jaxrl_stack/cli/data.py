@@ -93,8 +93,8 @@ def _print(data: Dataset, found: Summary) -> None:
 def _by_component(found: Summary) -> list[Any]:
     """Returns the moments (mean, standard deviation, ...) that belong to each histogram in ``found.actions``.
 
-    The result is a list in the same order. An item is None if the actions of its histogram are discrete, because only
-    continuous actions have moments.
+    The result is a list in the order of the histograms. An item is None if the actions of its histogram are discrete,
+    because only continuous actions have moments.
     """
     moments = iter(found.action_moments)
     return [None if own.edges is None else next(moments) for own in found.actions]

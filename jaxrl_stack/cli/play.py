@@ -69,10 +69,10 @@ def run(arguments: argparse.Namespace, ask: Callable[[str], str] = input) -> int
 
 
 def _play_game(policy: Policy, table: GameTable, arguments: argparse.Namespace, ask: Callable[[str], str]) -> int:
-    """Plays a game of two agents, a person and the policy, and prints who wins.
+    """Plays a game between a person and the policy, and prints who wins.
 
-    The person plays the role `hero`, the policy plays `rival`. The option ``--seat`` chooses the person's agent in the
-    game: the first or the second.
+    The game has two agents. The person plays the role `hero`, the policy plays `rival`. The option ``--seat`` chooses
+    the person's agent in the game: the first or the second.
     """
     import jax.numpy as jnp
 

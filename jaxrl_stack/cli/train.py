@@ -152,7 +152,7 @@ def _set_output(config: AlgorithmConfig, arguments: argparse.Namespace) -> None:
 
 
 def results_directory(arguments: argparse.Namespace, config: AlgorithmConfig, prefix: str = "") -> pathlib.Path:
-    """Returns the path of the results directory: the value of ``--results-dir``, or a new path without this option.
+    """Returns the path of the results directory: the value of ``--results-dir`` if it is given, else a new path.
 
     The directory ``--results-dir`` must be new or empty. The name of a new path begins with `prefix`.
     """

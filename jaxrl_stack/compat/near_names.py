@@ -30,7 +30,7 @@ class NearNames(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
         """Raises an error for a missing module if its parent package or module contains a similar name.
 
-        The missing module is an imported module of the finder's package. Otherwise returns None, never a spec.
+        Handles only imports of modules in the finder's package. Otherwise returns None, never a spec.
 
         Raises:
             NearNameError: If the parent contains a name similar to the module's.

@@ -273,8 +273,8 @@ class ConnectorV2(Checkpointable, Constructible):
         """Returns a pair ``(key, module id)`` for every module in a batch; ``key`` is the module's key in this
         connector's state.
 
-        A single-agent connector uses the same key for any module id. A single-agent connector keeps its state under the
-        default id, so that the state does not depend on the name that the only module has.
+        A single-agent connector uses the same key for any module id: it keeps its state under the default id, so that
+        the state does not depend on the name that the only module has.
         """
         if self._multi_agent:
             return [(module_id, module_id) for module_id in batch]

@@ -55,15 +55,17 @@ class Recorded(Protocol):
         ...
 
     def run(self, start: int, stop: int) -> Self:
-        """Returns a slice of this container: the indices ``start`` to ``stop - 1`` on axis B of a `Block`, or on axis N
-        of `DrawnRows`. NumPy arrays of the slice are views.
+        """Returns a slice of this container: the entries with the indices ``start`` to ``stop - 1``.
+
+        The indices refer to axis B of a `Block`, or to axis N of `DrawnRows`. NumPy arrays of the slice are views.
         """
         ...
 
     @classmethod
     def concatenate(cls, several: Sequence[Self]) -> Self:
-        """Concatenates several containers of this class along axis B of a `Block`, or axis N of `DrawnRows`. All must
-        have the same columns, except for ``LOSS_MASK`` in blocks.
+        """Concatenates several containers of this class along axis B of a `Block`, or axis N of `DrawnRows`.
+
+        All must have the same columns, except for ``LOSS_MASK`` in blocks.
         """
         ...
 
@@ -119,9 +121,10 @@ class Block:
 
     @classmethod
     def of_recording(cls, columns: dict[str, Any], layout: Layout, resets: Any = None) -> Self:
-        """Builds a block from sampled columns ``[T, B, ...]``, in which observations contain all stacked frames and
-        every step has a recurrent state (if the module has states). The block stores only the frames and states that
-        `layout` requires.
+        """Builds a block from the columns ``[T, B, ...]`` of sampled steps.
+
+        In `columns`, observations contain all stacked frames, and every step has a recurrent state (if the module has
+        states). The block stores only the frames and states that `layout` requires.
 
         Args:
             columns: ``{column: pytree [T, B, ...]}``.
@@ -135,8 +138,9 @@ class Block:
 
     @classmethod
     def of_rollout(cls, columns: dict[str, Any], layout: Layout, num_fragments: int, earlier: Any = None) -> Self:
-        """Builds a block from one on-device rollout ``[R * T, B, ...]``: cuts the rollout into R fragments of T
-        successive steps, and places the fragments side by side on axis 1, ``[T, R * B, ...]``.
+        """Builds a block from one on-device rollout, which is cut into R fragments of T successive steps.
+
+        Places the fragments side by side on axis 1: ``[R * T, B, ...]`` becomes ``[T, R * B, ...]``.
 
         Args:
             columns: ``{column: pytree [R * T, B, ...]}``, with the recurrent states of all steps.
@@ -160,8 +164,10 @@ class Block:
 
     @classmethod
     def of_chunks(cls, module: RLModule, batch: Mapping[str, Any], names: Sequence[str], *, is_masked: bool) -> Self:
-        """Builds a block from chunks (training sequences) ``[N, L, ...]``, whose observations contain all stacked
-        frames. The N chunks become axis B of the block, ``[L, N, ...]``.
+        """Builds a block from N chunks (training sequences) of L steps.
+
+        The N chunks ``[N, L, ...]`` become axis B of the block, ``[L, N, ...]``. Their observations contain all stacked
+        frames.
 
         Args:
             module: Module of the chunks.
@@ -178,8 +184,10 @@ class Block:
         return cls(columns, layout)
 
     def as_planned(self, layout: Layout | None) -> Self:
-        """If the block has no layout, returns a copy of the block with the given `layout` (static description of the
-        block's columns, or None). If the block already has a layout, returns the block unchanged.
+        """Returns a copy of the block with the given `layout`, if the block has no layout.
+
+        If the block already has a layout, returns the block unchanged. `layout` is the static description of the
+        block's columns, or None.
         """
         return self if self.layout is not None else dataclasses.replace(self, layout=layout)
 
@@ -215,9 +223,10 @@ class Block:
             )
 
     def check_shapes(self, module_id: str, module: RLModule) -> None:
-        """Raises a ValueError if the columns with one entry per step do not all have the same leading axes ``(T, B)``,
-        or if recurrent states do not match the module. A recurrent module needs one state per chunk (training
-        sequence); for other modules, the block must have no states.
+        """Checks the shapes of the block's columns and recurrent states.
+
+        The columns with one entry per step must all have the same leading axes ``(T, B)``. A recurrent module needs one
+        state per chunk (training sequence); for other modules, the block must have no states.
 
         Raises:
             ValueError: If shapes do not match.
@@ -251,16 +260,19 @@ class Block:
 
     @property
     def known_layout(self) -> Layout:
-        """`Layout` of the block (static description of its columns). The block must have a layout. A block
-        that a user built has none: for such a block, `of_module` returns a copy with a layout.
+        """`Layout` of the block: the static description of the block's columns. The block must have a layout.
+
+        A block that a user built has no layout: for such a block, `of_module` returns a copy with a layout.
         """
         assert self.layout is not None, "the layout of a block that was not planned is known with its module"
         return self.layout
 
     @property
     def _steps(self) -> dict[str, Any]:
-        """Columns of the block with one entry per step: all except recurrent states (one per chunk) and the frames
-        before the first step (needed for the first frame stacks).
+        """Columns of the block with one entry per step.
+
+        These are all columns except recurrent states (one per chunk) and the frames before the first step (needed for
+        the first frame stacks).
         """
         if self.layout is None:
             return {name: own for name, own in self.columns.items() if name not in _NOT_STEPS}
@@ -296,17 +308,19 @@ class Block:
         return self.columns
 
     def fits_minibatches(self, num_rows: int) -> bool:
-        """Returns True if minibatches of `num_rows` rows (steps of single agents) can consist of whole env steps with
-        one row per agent: `num_rows` must be a multiple of the layout's `num_agents`. If minibatches draw rows one by
-        one, ``num_agents`` is 1, and the result is True.
+        """Returns True if minibatches of `num_rows` rows can consist of whole env steps.
+
+        A row is the step of a single agent, and a whole env step has one row per agent. `num_rows` must be a multiple
+        of the layout's `num_agents`. If minibatches draw rows one by one, ``num_agents`` is 1, and the result is True.
         """
         return num_rows % self.known_layout.num_agents == 0
 
     def rows_of_observations(self, function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """Prepares the evaluation of `function` on the observations of selected steps of the block. Returns two pairs
-        ``(inputs, f)``: one for the observations before the steps, one for the observations after the steps. `inputs`
-        has one entry per step, ``[T * B, ...]``. To evaluate `function` at some steps, call `f` with the entries of
-        `inputs` for these steps. See `frames.rows_of_block`.
+        """Prepares the evaluation of `function` on the observations of selected steps of the block.
+
+        Returns two pairs ``(inputs, f)``: one for the observations before the steps, one for the observations after the
+        steps. `inputs` has one entry per step, ``[T * B, ...]``. To evaluate `function` at some steps, call `f` with
+        the entries of `inputs` for these steps. See `frames.rows_of_block`.
         """
         return frames.rows_of_block(self.columns, self.known_layout.num_frames, function)
 
@@ -317,9 +331,10 @@ class Block:
         return dataclasses.replace(self, columns=columns)
 
     def whole_observations(self) -> Self:
-        """Returns a copy of the block with whole (frame-stacked) observations instead of one frame per step. A block
-        that already stores whole observations, or has no `Layout` (static description of its columns), is returned
-        unchanged.
+        """Returns a copy of the block with whole (frame-stacked) observations instead of one frame per step.
+
+        A block that already stores whole observations, or has no `Layout` (static description of its columns), is
+        returned unchanged.
         """
         layout = self.layout
         if layout is None or layout.num_frames == 1:
@@ -327,15 +342,18 @@ class Block:
         return dataclasses.replace(self, columns=frames.stacked(self.columns), layout=layout.with_whole_observations())
 
     def with_rows_apart(self) -> Self:
-        """Returns a copy of the block from which minibatches draw each agent's row of an env step independently, not
-        all agents' rows together. The copy's `Layout` (static description of its columns) has ``num_agents=1``.
+        """Returns a copy of the block from which minibatches draw each agent's row of an env step independently.
+
+        Minibatches then do not draw all agents' rows together. The copy's `Layout` (static description of its columns)
+        has ``num_agents=1``.
         """
         return dataclasses.replace(self, layout=self.known_layout.with_rows_apart())
 
     def chunks(self, length: int) -> dict[str, Any]:
-        """Cuts the steps of the block into chunks (training sequences) of L steps, and returns the columns. Columns
-        with one entry per step become ``[G, B, L, ...]``, with G chunks for each index on axis B. Observations in the
-        block must contain all stacked frames.
+        """Cuts the steps of the block into chunks (training sequences) of L steps, and returns the columns.
+
+        Columns with one entry per step are cut into G chunks for each index on axis B. Observations in the block must
+        contain all stacked frames.
 
         Args:
             length: ``L``; for a block with recurrent states its chunk length.
@@ -368,10 +386,9 @@ class Block:
         return self.with_columns(jax.tree.map(lambda x: x[:, start:stop], self.columns))
 
     def deal_out(self, num_devices: int) -> Self:
-        """Splits axis B of the block over D devices: ``[D, T, B / D, ...]``. Device ``d`` has the indices ``d * B/D``
-        to ``(d+1) * B/D - 1``.
+        """Splits axis B of the block over D devices: ``[D, T, B / D, ...]``.
 
-        The arrays are views where NumPy can make one.
+        Device ``d`` has the indices ``d * B/D`` to ``(d+1) * B/D - 1``. The arrays are views where NumPy can make one.
         """
 
         def one(x: Any) -> np.ndarray:
@@ -436,9 +453,10 @@ def _concatenated(several: Sequence[Recorded], axis: int) -> Any:
 
 
 def _at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
-    """Keeps only the recurrent states at the starts of chunks (training sequences of fixed length): selects these
-    entries of ``STATE_IN``, and removes ``STATE_OUT``. If the module has no recurrent state, returns the columns
-    unchanged.
+    """Keeps only the recurrent states at the starts of chunks (training sequences of fixed length).
+
+    Selects these entries of ``STATE_IN``, and removes ``STATE_OUT``. If the module has no recurrent state, returns the
+    columns unchanged.
 
     Chunks are cut at fixed steps, independent of episodes: all states of a chunk follow from its first state, its
     observations, and the ends of episodes.
@@ -450,8 +468,9 @@ def _at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
 
 
 def _fragments_side_by_side(x: jax.Array, num_fragments: int, num_agents: int) -> jax.Array:
-    """Cuts an array of a rollout, ``[R * T, B, ...]``, into R fragments of T steps, and joins them on axis 1, ``[T, R *
-    B, ...]``.
+    """Cuts an array of a rollout into R fragments of T steps, and joins the fragments on axis 1.
+
+    ``[R * T, B, ...]`` becomes ``[T, R * B, ...]``.
 
     If `num_agents` > 1 (minibatches draw the rows of several agents together, see `Layout`), axis B is the
     concatenation of these agents, and so is axis 1 of the result: the entries of one agent, from all fragments, are

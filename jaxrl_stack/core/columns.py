@@ -71,8 +71,10 @@ NOT_MODEL_OUTPUTS = frozenset({*STEP_COLUMNS, Columns.FINAL_OBS, Columns.LOSS_MA
 
 
 def declared_columns(owner: Any) -> tuple[str, ...]:
-    """Returns the names in `columns_from_acting` of a Learner, RLModule or ConnectorV2: columns of sampled steps (such
-    as outputs of ``forward_exploration``) that this object reads in addition to the standard columns.
+    """Returns the names of the additional columns that a Learner, RLModule or ConnectorV2 reads.
+
+    The object declares these names in `columns_from_acting`. They are columns of sampled steps (such as outputs of
+    ``forward_exploration``), read in addition to the standard columns.
 
     Names of base classes are added. If a class defines the attribute as a property, its result includes them.
 

@@ -88,8 +88,10 @@ def mask_of(observations: Any) -> jax.Array | None:
 
 
 def valid_actions(observations: Any, action_space: gym.Space | None) -> jax.Array | None:
-    """Returns the action mask in `observations`, bool ``[..., A]``. Returns None if the observations contain no mask,
-    or if A is not the number of entries that a mask for `action_space` has: n of Discrete, sum(nvec) of MultiDiscrete.
+    """Returns the action mask in `observations`, bool ``[..., A]``, if it fits `action_space`; otherwise None.
+
+    Returns None if the observations contain no mask, or if A is not the number of entries that a mask for
+    `action_space` has: n of Discrete, sum(nvec) of MultiDiscrete.
     """
     mask = mask_of(observations)
     return mask if mask is not None and mask.shape[-1:] == (mask_length(action_space),) else None
@@ -107,8 +109,10 @@ def masked_logits(logits: jax.Array, mask: jax.Array | None) -> jax.Array:
 
 
 def rows_without_valid_action(action_space: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
-    """Marks the rows whose action mask allows no action: returns ``{NO_VALID_ACTION_SHARE: float32 [...]}`` with 1 for
-    these rows and 0 for all other rows. Returns {} if the observations have no mask.
+    """Marks the rows whose action mask allows no action.
+
+    Returns ``{NO_VALID_ACTION_SHARE: float32 [...]}`` with 1 for these rows and 0 for all other rows. Returns {} if the
+    observations have no mask.
     """
     mask = mask_of(batch[Columns.OBS])
     if mask is None:
@@ -129,8 +133,9 @@ def sample_valid(key: jax.Array, action_space: gym.Space, mask: jax.Array) -> ja
 
 
 def check_action_mask(space: gym.Space | None, action_space: gym.Space | None) -> None:
-    """Raises a ValueError if an observation space has an action mask that does not fit `action_space`. A mask
-    needs Discrete or MultiDiscrete actions, and must have one entry per action.
+    """Raises a ValueError if an observation space has an action mask that does not fit `action_space`.
+
+    A mask needs Discrete or MultiDiscrete actions, and must have one entry per action.
 
     Args:
         space: Space of a module's observations.

@@ -47,9 +47,9 @@ class RecordingId(NamedTuple):
 
 
 class Versions(NamedTuple):
-    """Range of versions of the policy weights with which a set of steps was sampled, from the lowest to the highest
-    version. A version is the number of updates that led to the weights: an int, or a uint32 array for steps on the
-    device.
+    """Range of versions of the policy weights with which a set of steps was sampled, from lowest to highest.
+
+    A version is the number of updates that led to the weights: an int, or a uint32 array for steps on the device.
     """
 
     lowest: Any = 0
@@ -63,9 +63,10 @@ class Versions(NamedTuple):
 
 
 class AgentTimes(NamedTuple):
-    """Times at which agents' steps began and were complete, as NumPy arrays, for environments with several agents.
-    Times are counted in vector steps (one step in each environment) from the start of one `sample()` call. The `Part`
-    that contains these times has the steps of this call.
+    """Times at which agents' steps began and were complete, for environments with several agents.
+
+    The times are NumPy arrays. They are counted in vector steps (one step in each environment) from the start of one
+    `sample()` call. The `Part` that contains these times has the steps of this call.
 
     Row ``s * B + i`` is agent s of the module in environment i. If the part continues the part before (see
     `RecordingId.serial`), the unfinished episode of environment i continues, too, unless ``ends[-1, i]`` is True in the
@@ -136,8 +137,10 @@ class Part:
         return self.reference is not None
 
     def kept_at(self, reference: Any) -> Part:
-        """Returns a copy of this part of an `Experience` that has `reference`, a Ray reference to the columns in Ray's
-        object store, instead of the columns. Layouts and all other attributes are unchanged.
+        """Returns a copy of this part of an `Experience` with a Ray reference in place of the columns.
+
+        `reference` is a Ray reference to the columns in Ray's object store. Layouts and all other attributes are
+        unchanged.
         """
         blocks = {mid: own.with_columns({}) for mid, own in self.blocks.items()}
         return dataclasses.replace(self, blocks=blocks, reference=reference)
@@ -169,9 +172,11 @@ class Part:
         return {mid: own.shape for mid, own in self.blocks.items()}
 
     def run(self, bounds: Mapping[str, tuple[int, int]]) -> Part:
-        """Slices the columns of each module in this part of an `Experience`: selects the indices ``start`` to ``stop -
-        1`` on axis B of steps ``[T, B, ...]``, or on axis N of rows ``[N, ...]``. NumPy arrays of the result are views.
-        The attribute `times` (begins and ends of agents' steps) of the result is None.
+        """Returns a slice of this part of an `Experience`: a range of the columns of each module.
+
+        Selects the indices ``start`` to ``stop - 1`` on axis B of steps ``[T, B, ...]``, or on axis N of rows
+        ``[N, ...]``. NumPy arrays of the result are views. The attribute `times` (begins and ends of agents' steps) of
+        the result is None.
 
         Args:
             bounds: ``{module_id: (start, stop)}``.
@@ -194,8 +199,10 @@ class Part:
 
 @struct.dataclass
 class Experience:
-    """Sampled steps for a Learner, as a tuple of `Part`s: one part per `sample()` call, or a single part with rows
-    drawn from a replay buffer or dataset. The columns of several parts are concatenated when they are read.
+    """Sampled steps for a Learner, as a tuple of `Part`s, one per `sample()` call.
+
+    Rows drawn from a replay buffer or dataset are a single part. The columns of several parts are concatenated when
+    they are read.
 
     An experience is a pytree. Inside a compiled program it has one part of arrays. On the host it has one part per
     sample, whose columns may be in Ray's object store. An experience may be empty.
@@ -237,8 +244,10 @@ class Experience:
 
     @classmethod
     def check(cls, given: Any, *, is_rows: bool) -> Experience:
-        """Checks that `given` is an `Experience` of the needed form: rows ``[N, ...]`` without temporal order if
-        `is_rows`, else steps ``[T, B, ...]`` in temporal order; returns `given`.
+        """Checks that `given` is an `Experience` of the needed form, and returns `given`.
+
+        The needed form is rows ``[N, ...]`` without temporal order if `is_rows`, else steps ``[T, B, ...]`` in temporal
+        order.
 
         Raises:
             TypeError: If `given` has a different class or form.
@@ -337,8 +346,10 @@ class Experience:
         return Experience(tuple(part.fetched() for part in self.parts)) if self.is_remote else self
 
     def split(self, num_parts: int) -> list[Experience]:
-        """Splits axis B (or N) of every module into `num_parts` equal consecutive ranges, and returns a new experience
-        for each range. NumPy arrays are views if this experience has only one `Part`.
+        """Splits this experience into `num_parts` new experiences of equal size.
+
+        Each new experience has a consecutive range of axis B (or N) of every module. NumPy arrays are views if this
+        experience has only one `Part`.
 
         Raises:
             ValueError: If the size of axis B (or N) is not a multiple of `num_parts`; see also `joined`.
@@ -357,11 +368,11 @@ class Experience:
         ]
 
     def deal_out(self, num_learners: int) -> list[Experience | Share]:
-        """Splits the steps of this experience over learners. The axes B (or N) of all parts (one `Part` per `sample()`
-        call) are joined in order, and each learner gets an equal consecutive range.
+        """Splits the steps of this experience evenly over learners.
 
-        If columns are in Ray's object store, and the number of parts is not a multiple of `num_learners`, all parts
-        must have the same size of axis B.
+        The axes B (or N) of all parts (one `Part` per `sample()` call) are joined in order, and each learner gets an
+        equal consecutive range. If columns are in Ray's object store, and the number of parts is not a multiple of
+        `num_learners`, all parts must have the same size of axis B.
 
         Raises:
             ValueError: See `joined` and `split`.
@@ -395,14 +406,17 @@ class Share:
 
     @property
     def num_env_steps(self) -> int:
-        """Number of environment steps in this learner's data, rounded to an int. If the learner gets a fraction of the
-        axes B of `parts` (one `Part` per `sample()` call), the same fraction of the parts' environment steps counts.
+        """Number of environment steps in this learner's data, rounded to an int.
+
+        If the learner gets a fraction of the axes B of `parts` (one `Part` per `sample()` call), the same fraction of
+        the parts' environment steps counts.
         """
         return round(sum(part.num_env_steps for part in self.parts) * self.length / len(self.parts))
 
     def fetched(self) -> Experience:
-        """Fetches the columns of `parts` (one `Part` per `sample()` call) from Ray's object store. Returns an
-        `Experience` with the steps of this learner, a range of axis B of these columns.
+        """Fetches the steps of this learner from Ray's object store, and returns them as an `Experience`.
+
+        The steps are a range of axis B of the columns of `parts` (one `Part` per `sample()` call).
 
         Raises:
             LostExperienceError: If the columns are not in Ray's object store any more.
@@ -423,8 +437,10 @@ class Share:
         return Experience((joined(runs),))
 
     def _bounds(self, num_columns: int) -> list[tuple[int, int]]:
-        """Returns one range ``(start, stop)`` for each entry of `parts` (one `Part` per `sample()` call): this learner
-        gets the steps with these indices on axis B of the part. Axis B has the size `num_columns` in every part.
+        """Returns the ranges ``(start, stop)`` of axis B that this learner gets, one range for each entry of `parts`.
+
+        Each `Part` has the steps of one `sample()` call. The learner gets the steps with the indices ``start`` to
+        ``stop - 1`` on axis B of the part. Axis B has the size `num_columns` in every part.
         """
         start, stop = self.start * num_columns, (self.start + self.length) * num_columns
         if start.denominator > 1 or stop.denominator > 1:
@@ -446,8 +462,9 @@ def num_rows_of(columns: Mapping[str, Any]) -> int:
 
 
 def _concatenated_blocks(parts: Sequence[Part]) -> Mapping[str, Recorded]:
-    """Returns ``{module_id: Block or DrawnRows}`` with the concatenated steps of `parts` (one `Part` per `sample()`
-    call); {} if `parts` is empty. The columns must be in this process, not in Ray's object store.
+    """Returns the concatenated steps of `parts`, ``{module_id: Block or DrawnRows}``; {} if `parts` is empty.
+
+    Each `Part` has the steps of one `sample()` call. The columns must be in this process, not in Ray's object store.
 
     Raises:
         ValueError: If the samples differ in columns other than masks; see also `Block.concatenate`.

@@ -56,8 +56,9 @@ def as_frames(columns: dict[str, Any], resets: np.ndarray, num_frames: int) -> d
 def of_rollout(
     columns: dict[str, Any], earlier: jax.Array, num_fragments: int, *, keeps_resets: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Computes two columns for a rollout with one frame per step, so that frame-stacked observations can be restored
-    after the rollout is cut into fragments. ``NUM_BEFORE`` is the number of earlier frames of the same episode in each
+    """Computes two columns from which frame-stacked observations can be restored after a rollout is cut into fragments.
+
+    The rollout has one frame per step. ``NUM_BEFORE`` is the number of earlier frames of the same episode in each
     step's observation. ``FRAMES_BEFORE`` has the frames before each fragment.
 
     Args:
@@ -99,8 +100,9 @@ def stacked(columns: dict[str, Any]) -> dict[str, Any]:
 
 @struct.dataclass
 class FrameRows:
-    """Single frames of a block ``[T, B, ...]`` in flat order: step t at index b of axis B is row ``t * B + b``. `take`
-    restores frame-stacked observations.
+    """Single frames of a block ``[T, B, ...]`` in flat order; `take` restores frame-stacked observations.
+
+    Step t at index b of axis B is row ``t * B + b``.
 
     Attributes:
         frames: Frames before the block and of its rows, ``[(n - 1 + T) * B, ..., C]``.
@@ -116,9 +118,10 @@ class FrameRows:
 
     @classmethod
     def of(cls, columns: dict[str, Any]) -> FrameRows:
-        """Creates `FrameRows` from flattened columns of a block. ``OBS`` (one frame per step) and ``NUM_BEFORE`` must
-        be ``[T * B, ...]``. ``FRAMES_BEFORE`` must be ``[B, n - 1, ..., C]``, the frames before the block (n frames of
-        C channels per observation).
+        """Creates `FrameRows` from flattened columns of a block.
+
+        ``OBS`` (one frame per step) and ``NUM_BEFORE`` must be ``[T * B, ...]``. ``FRAMES_BEFORE`` must be
+        ``[B, n - 1, ..., C]``, the frames before the block (n frames of C channels per observation).
         """
         before, obs = jnp.swapaxes(columns[FRAMES_BEFORE], 0, 1), columns[Columns.OBS]
         frames = jnp.concatenate([before.reshape(-1, *obs.shape[1:]), obs])
@@ -134,9 +137,10 @@ class FrameRows:
         return _side_by_side(frames, self.counts.at[rows].get(mode="promise_in_bounds"))
 
     def take_after(self, rows: jax.Array, final: jax.Array) -> jax.Array:
-        """Returns the frame-stacked observations (n frames of C channels) after the steps at the row indices `rows`,
-        ``[m]``, as an array ``[m, ..., n * C]``. `final`, ``[m, ..., C]``, contains the newest frame of each of these
-        observations.
+        """Returns the frame-stacked observations after the steps at the row indices `rows`.
+
+        `rows` is ``[m]``, and the result is ``[m, ..., n * C]``: n frames of C channels per observation. `final`,
+        ``[m, ..., C]``, contains the newest frame of each of these observations.
         """
         return _followed_by(self.take(rows), final)
 
@@ -144,9 +148,10 @@ class FrameRows:
 def rows_of_block(
     columns: dict[str, Any], num_frames: int, function: Callable[[Any], Any]
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Prepares the evaluation of `function` on the observations of selected steps of a block. Returns two pairs
-    ``(inputs, f)``: one for the observations before the steps, one for the observations after the steps. `inputs` has
-    one entry per step. To evaluate `function` at some steps, call `f` with the entries of `inputs` for these steps.
+    """Prepares the evaluation of `function` on the observations of selected steps of a block.
+
+    Returns two pairs ``(inputs, f)``. `inputs` has one entry per step. To evaluate `function` at some steps, call `f`
+    with the entries of `inputs` for these steps.
 
     If the block stores whole observations, the returned inputs are the observations. If it stores single frames, inputs
     are row indices, and the returned functions restore the stacked observations before they call `function`.

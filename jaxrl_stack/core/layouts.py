@@ -1,8 +1,8 @@
-"""Static description of a module's columns in sampled blocks, fixed when the algorithm is built: length of recurrent
-chunks, number of stacked frames, whether rows may be masked, and number of agents.
+"""Static description of a module's columns in sampled blocks, fixed when the algorithm is built.
 
-The layout determines the columns of a block, so that no code checks whether a column exists. Only for a user's block
-the layout follows from the columns (`layout_of_block`).
+The layout contains the length of recurrent chunks, the number of stacked frames, whether rows may be masked, and the
+number of agents. The layout determines the columns of a block, so that no code checks whether a column exists. Only for
+a user's block the layout follows from the columns (`layout_of_block`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Static description of the columns of a module's steps, for example in a `Block`: length of recurrent chunks,
-    number of stacked frames, whether rows may be masked, and number of agents. If `num_agents` > 1, a minibatch
-    contains the rows of all `num_agents` agents for an env step, or none of these rows.
+    """Static description of the columns of a module's steps, for example in a `Block`.
+
+    The layout contains the length of recurrent chunks, the number of stacked frames, whether rows may be masked, and
+    the number of agents. If `num_agents` > 1, a minibatch contains the rows of all `num_agents` agents for an env step,
+    or none of these rows.
 
     Attributes:
         chunk_length: ``L``, number of steps of a chunk. If it is set, ``STATE_IN`` ``[ceil(T / L), B, ...]`` has the
@@ -56,9 +58,10 @@ class Layout:
         return tuple(name for name, is_there in own.items() if is_there)
 
     def num_rows(self, column: str, num_steps: int) -> int:
-        """Returns the size of the first axis of `column` in a block of `num_steps` steps: the number of chunks for
-        recurrent states (``STATE_IN``), 1 for the frames before the first step (``FRAMES_BEFORE``), and `num_steps` for
-        all other columns.
+        """Returns the size of the first axis of `column` in a block of `num_steps` steps.
+
+        This is the number of chunks for recurrent states (``STATE_IN``), 1 for the frames before the first step
+        (``FRAMES_BEFORE``), and `num_steps` for all other columns.
         """
         if column == Columns.STATE_IN and self.chunk_length is not None:
             return -(-num_steps // self.chunk_length)
@@ -72,8 +75,10 @@ class Layout:
         return {name: own for name, own in columns.items() if not others.get(name, False)}
 
     def with_states_of_all_steps(self) -> Layout:
-        """Returns a copy of this layout with ``chunk_length=1``, for blocks that store the recurrent state before each
-        step, not only before each chunk. If the module has no recurrent state, returns this layout unchanged.
+        """Returns a copy of this layout for blocks that store the recurrent state before each step, not only before
+        each chunk.
+
+        The copy has ``chunk_length=1``. If the module has no recurrent state, returns this layout unchanged.
         """
         return self if self.chunk_length is None else dataclasses.replace(self, chunk_length=1)
 
@@ -92,9 +97,10 @@ class Layout:
         return dataclasses.replace(self, num_agents=1)
 
     def masked_as(self, columns: Mapping[str, Any]) -> Layout:
-        """Returns this layout with `is_masked` True if `columns` contain ``LOSS_MASK`` (connectors may have added or
-        removed this column), else False. If `is_masked` changes, the result has ``num_agents=1``: minibatches then draw
-        each agent's row of an env step independently, not all agents' rows together.
+        """Returns this layout with `is_masked` True if `columns` contain ``LOSS_MASK``, else False.
+
+        Connectors may have added or removed this column. If `is_masked` changes, the result has ``num_agents=1``:
+        minibatches then draw each agent's row of an env step independently, not all agents' rows together.
         """
         is_masked = Columns.LOSS_MASK in columns
         return self if is_masked == self.is_masked else dataclasses.replace(self, is_masked=is_masked, num_agents=1)
@@ -135,9 +141,11 @@ class Layouts(Mapping[str, Layout]):
         return frozenset(mid for mid, own in self.items() if own.num_frames > 1)
 
     def masked_as(self, batch: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Returns a copy of these layouts in which a module's `is_masked` is True if the module's columns in `batch`
-        contain ``LOSS_MASK``, else False: connectors may have added or removed this column. Layouts of modules that are
-        not in `batch` stay unchanged. See `Layout.masked_as`.
+        """Returns a copy of these layouts in which `is_masked` is True for modules with the column ``LOSS_MASK`` in
+        `batch`.
+
+        `is_masked` is False for modules without this column in `batch`: connectors may have added or removed this
+        column. Layouts of modules that are not in `batch` stay unchanged. See `Layout.masked_as`.
         """
         return type(self)({mid: own.masked_as(batch[mid]) if mid in batch else own for mid, own in self.items()})
 
@@ -177,8 +185,10 @@ def layout_of_block(module: RLModule, columns: Mapping[str, Any], num_steps: int
 
 
 def layout_for_replay(module: RLModule, *, num_frames: int = 1) -> Layout:
-    """Returns the `Layout` (static description of the columns) of a module's steps in a replay buffer. If the module is
-    recurrent, the layout has ``chunk_length=1``: the buffer stores the recurrent state before every step.
+    """Returns the `Layout` (static description of the columns) of a module's steps in a replay buffer.
+
+    If the module is recurrent, the layout has ``chunk_length=1``: the buffer stores the recurrent state before every
+    step.
 
     Args:
         module: Module of the blocks.

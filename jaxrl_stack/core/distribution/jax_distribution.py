@@ -484,8 +484,10 @@ class MultiDistribution(_Product):
 
     @staticmethod
     def required_input_dim(space: Any, input_lens: Any, as_list: bool = False, **kwargs: Any) -> Any:
-        """Returns the width of `from_logits`' input: the sum of `input_lens`, the widths of all child distributions.
-        With `as_list`, returns these widths as a list, in the order of `jax.tree.leaves`.
+        """Returns the width of the input of `from_logits`: the sum of the widths of all child distributions.
+
+        `input_lens` contains these widths. With `as_list`, returns the widths as a list, in the order of
+        `jax.tree.leaves`.
         """
         lengths = [int(n) for n in jax.tree.leaves(input_lens)]
         return lengths if as_list else sum(lengths)
@@ -500,8 +502,9 @@ def _total(terms: Iterable[jax.Array]) -> jax.Array:
 
 
 def _halves(logits: jax.Array, event_ndim: int) -> list[jax.Array]:
-    """Splits network outputs into two halves of the last axis, such as mean and log std. For scalar actions
-    (`event_ndim` 0), the halves have size 1 on the last axis, and this axis is removed.
+    """Splits network outputs into two halves of the last axis, such as mean and log std.
+
+    For scalar actions (`event_ndim` 0), the halves have size 1 on the last axis, and this axis is removed.
     """
     halves = jnp.split(logits, 2, axis=-1)
     return halves if event_ndim else [half[..., 0] for half in halves]

@@ -127,9 +127,11 @@ def _columns(episode: SingleAgentEpisode) -> dict[str, Any]:
 
 
 def _with_states(columns: dict[str, Any], episode: SingleAgentEpisode, module: RLModule) -> dict[str, Any]:
-    """Returns the columns of one episode with two additional columns: ``STATE_IN``, the recurrent state before every
-    step, and ``RESETS``, bool, True only in the first step of the whole episode. If `episode` is a later chunk of an
-    episode, ``RESETS`` is False everywhere. Leaves out ``STATE_OUT``.
+    """Returns the columns of one episode, with the recurrent states ``STATE_IN`` and the episode starts ``RESETS``
+    added.
+
+    ``STATE_IN`` is the recurrent state before every step. ``RESETS`` is bool, True only in the first step of the whole
+    episode. If `episode` is a later chunk of an episode, ``RESETS`` is False everywhere. Leaves out ``STATE_OUT``.
 
     The state before a step is its recorded ``STATE_IN``, or else ``STATE_OUT`` of the step before. If ``STATE_IN`` is
     missing, the first state is the initial state at the start of an episode, else ``STATE_OUT`` of the last look-back
@@ -175,10 +177,10 @@ def _stacked(items: Any) -> Any:
 def _side_by_side(
     columns: list[dict[str, Any]], shape: tuple[int, int], num_devices: int
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Stacks the columns of episodes to arrays ``[T, B, ...]``, with one episode per index on axis B, padded with
-    zeros; `shape` is ``(T, B)``. Also returns the flat indices of the steps that are not padding.
+    """Stacks the columns of episodes to arrays ``[T, B, ...]``, with one episode per index on axis B.
 
-    The indices refer to the flattened block ``[D, T, B / D]``, episode by episode.
+    The arrays are padded with zeros; `shape` is ``(T, B)``. Also returns the flat indices of the steps that are not
+    padding. The indices refer to the flattened block ``[D, T, B / D]``, episode by episode.
     """
     num_steps, num_columns = shape
     per_device = num_columns // num_devices

@@ -177,8 +177,11 @@ class GradientStep:
         return losses, LossOutputs(rest, metrics.exchanged(averages, slots), per_row)
 
     def _linearized(self, trace: Trace, rest: dict[str, jax.Array], items: TakenFrom, index: Any) -> _Linearized:
-        """Computes the losses of the minibatch or microbatch that `index` selects from `items`, their derivative as a
-        linear function of parameter changes, and auxiliary outputs of the losses.
+        """Computes the losses of a minibatch, and the derivative of the losses as a linear function of parameter
+        changes.
+
+        `index` selects the minibatch or microbatch from `items`. The result also contains auxiliary outputs of the
+        losses.
         """
         batch = {mid: own.take(index[mid]) for mid, own in items.items()}
         trained = {ref: trace.params[ref] for ref in trace.trained_refs}
@@ -203,9 +206,10 @@ def _log_finiteness(
 
 
 def row_counts(items: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str | None) -> dict[ModuleID, jax.Array]:
-    """Returns the number of valid rows (not masked) of each module in a minibatch, averaged over the devices,
-    ``{module_id: float32}``. If a module has no valid row on any device, the number is 1: a mean over the rows, the sum
-    divided by this number, is then 0.
+    """Returns the number of valid rows (not masked) of each module in a minibatch, averaged over the devices.
+
+    The result is ``{module_id: float32}``. If a module has no valid row on any device, the number is 1: a mean over the
+    rows, the sum divided by this number, is then 0.
     """
     counts = {}
     for mid, own in items.items():

@@ -46,19 +46,21 @@ class RowForm:
 
     @property
     def rows_per_item(self) -> int:
-        """Number of steps in one item: 1. (Minibatches consist of items; here, an item is a single step.)"""
+        """Number of steps in one minibatch item, here a single step: 1."""
         return 1
 
     @property
     def step_axes(self) -> tuple[int, ...]:
-        """Shape of the loss mask of one item: ``()``, a single bool. (Minibatches consist of items; here, an item is a
-        single step, or an env step with the rows of all agents.)
+        """Shape of the loss mask of one minibatch item: ``()``, a single bool.
+
+        Minibatches consist of items. Here, an item is a single step, or an env step with the rows of all agents.
         """
         return ()
 
     def num_items(self, num_steps: int, num_columns: int) -> int:
-        """Returns the number of items in sampled steps ``[T, B, ...]``. (Minibatches consist of items; here, an item is
-        a single step, or an env step with the rows of all agents.)
+        """Returns the number of minibatch items in sampled steps ``[T, B, ...]``.
+
+        Minibatches consist of items. Here, an item is a single step, or an env step with the rows of all agents.
         """
         return num_steps * num_columns // self.rows_per_item
 
@@ -67,8 +69,9 @@ class RowForm:
         return items
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns the columns `items` of m drawn items unchanged, because each item is a single row. `step`, ``[m]``,
-        the index of a row within its item, is ignored.
+        """Returns the columns `items` of drawn items unchanged, because each item is a single row.
+
+        The columns have m items. `step`, ``[m]``, the index of a row within its item, is ignored.
         """
         return items
 
@@ -105,14 +108,17 @@ class EnvStepForm(RowForm):
 
     @property
     def rows_per_item(self) -> int:
-        """Number of rows in one item: A. (Minibatches consist of items; here, an item is an env step with one row for
-        each of the module's A agents.)
+        """Number of rows in one minibatch item, here an env step of A agents: A.
+
+        The env step has one row for each of the module's A agents.
         """
         return self.num_agents
 
     def cut(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Groups the rows of a sampled block by env step: columns ``[T, B, ...]`` become ``[T, B / A, A, ...]`` with an
-        axis of A agents. Observations that all agents share have no such axis, and become ``[T, B / A, ...]``.
+        """Groups the rows of a sampled block by env step, with an additional axis of A agents.
+
+        Columns ``[T, B, ...]`` become ``[T, B / A, A, ...]``. Observations that all agents share have no axis of
+        agents, and become ``[T, B / A, ...]``.
 
         Args:
             columns: ``{column: pytree [T, B, ...]}``; the B / A entries of agent ``a`` on axis B begin at index
@@ -129,29 +135,36 @@ class EnvStepForm(RowForm):
         return self._by_kind(columns, own, lambda x: x[:, : x.shape[1] // self.num_agents])
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Returns the columns of m drawn items in the shapes that losses receive: env steps ``[m, A, ...]`` of A agents
-        become rows ``[m * A, ...]``, with the agents of an env step adjacent. Shared observations stay ``[m, ...]``.
+        """Returns the columns of m drawn env steps of A agents in the shapes that losses receive.
+
+        Env steps ``[m, A, ...]`` become rows ``[m * A, ...]``, with the agents of an env step adjacent. Observations
+        that all agents share stay ``[m, ...]``.
         """
         return self._by_kind(items, lambda x: x.reshape(-1, *x.shape[2:]), lambda x: x)
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns one row of each of m drawn env steps ``[m, A, ...]``: for env step i, the row of the agent with the
-        index ``step[i]``. Observations that all agents share have no axis of agents and stay unchanged.
+        """Returns one row of each of m drawn env steps ``[m, A, ...]``, the row of one of the A agents.
+
+        For env step i, this is the row of the agent with the index ``step[i]``. Observations that all agents share have
+        no axis of agents and stay unchanged.
         """
         return self._by_kind(items, lambda x: x[jnp.arange(len(step)), step], lambda x: x)
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """Returns an all-True ``LOSS_MASK``, ``[m * A]``, for a minibatch of m env steps of A agents. `columns` have
-        the shapes that losses receive: most have m * A entries, observations that all agents share have m. The length
-        of the mask is the length of the longest column.
+        """Returns an all-True ``LOSS_MASK``, ``[m * A]``, for a minibatch of m env steps of A agents.
+
+        `columns` have the shapes that losses receive: most have m * A entries, observations that all agents share have
+        m. The length of the mask is the length of the longest column.
         """
         return jnp.ones(max(map(len, jax.tree.leaves(columns))), bool)
 
     def _by_kind(
         self, columns: Mapping[str, Any], own: Callable[[Any], Any], of_all: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        """Applies a function to each array of a minibatch or block: `of_all` to observations that all agents share,
-        `own` to all other arrays, which have one entry per agent.
+        """Applies one function to observations that all agents share, and another function to all other arrays.
+
+        `columns` are the arrays of a minibatch or block. `of_all` is applied to the shared observations, `own` to all
+        other arrays, which have one entry per agent.
         """
         out = {}
         for name, column in columns.items():
@@ -177,20 +190,19 @@ class ChunkForm:
 
     @property
     def rows_per_item(self) -> int:
-        """Number of steps in one item: L. (Minibatches consist of items; here, an item is a chunk of L steps.)"""
+        """Number of steps in one minibatch item, here a chunk of L steps: L."""
         return self.length
 
     @property
     def step_axes(self) -> tuple[int, ...]:
-        """Shape of the loss mask of one item: ``(L,)``, one bool per step. (Minibatches consist of items; here, an item
-        is a chunk of L steps.)
-        """
+        """Shape of the loss mask of one minibatch item, here a chunk of L steps: ``(L,)``, one bool per step."""
         return (self.length,)
 
     def num_items(self, num_steps: int, num_columns: int) -> int:
-        """Returns the number of chunks (training sequences of L steps) in sampled steps ``[T, B, ...]``:
-        ``ceil(T / L) * B``. If T is not a multiple of L, the last chunk at each index on axis B is padded. Padded
-        chunks count, too.
+        """Returns the number of chunks (training sequences of L steps) in sampled steps ``[T, B, ...]``.
+
+        The number is ``ceil(T / L) * B``. If T is not a multiple of L, the last chunk at each index on axis B is
+        padded. Padded chunks count, too.
         """
         return -(-num_steps // self.length) * num_columns
 
@@ -201,8 +213,10 @@ class ChunkForm:
         return items
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns one row of each of m drawn chunks ``[m, L, ...]``: for chunk i, the row of the step with the index
-        ``step[i]``. Leaves out ``STATE_IN`` and other columns without an axis of steps.
+        """Returns one row of each of m drawn chunks ``[m, L, ...]``, the row of one of the L steps.
+
+        For chunk i, this is the row of the step with the index ``step[i]``. Leaves out ``STATE_IN`` and other columns
+        without an axis of steps.
         """
         leading = (len(step), self.length)
         return {
@@ -216,8 +230,10 @@ class ChunkForm:
         return jnp.ones(self._leading_axes(columns), bool)
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Calls `module.forward_train` on m chunks of L steps, flattened to rows ``[m * L, ...]``; returns the
-        minibatch's columns and the module's outputs, both ``[m, L, ...]``.
+        """Calls `module.forward_train` on m chunks of L steps, and returns the minibatch's columns and the
+        module's outputs.
+
+        Both are ``[m, L, ...]``. The module gets the chunks as flat rows ``[m * L, ...]``.
         """
         rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns)
         return columns, self._in_chunks(dict(module.forward_train(rows)), columns, num_axes=1)
@@ -237,9 +253,10 @@ class ChunkForm:
         return next((own for own in leading if own[1:] == (self.length,)), leading[0])
 
     def _in_chunks(self, outputs: Any, columns: Mapping[str, Any], *, num_axes: int) -> Any:
-        """Reshapes a module's outputs to chunks ``[m, L, ...]``. `num_axes` is the number of leading axes that m and L
-        replace: 1 for outputs ``[m * L, ...]``, 2 for ``[m * L, 1, ...]``. Outputs whose first axis is not ``m * L`` do
-        not change.
+        """Reshapes a module's outputs to m chunks of L steps, ``[m, L, ...]``.
+
+        `num_axes` is the number of leading axes that m and L replace: 1 for outputs ``[m * L, ...]``, 2 for
+        ``[m * L, 1, ...]``. Outputs whose first axis is not ``m * L`` do not change.
         """
         leading = self._leading_axes(columns)
         num_rows = math.prod(leading)
@@ -263,9 +280,11 @@ class SequenceForm(ChunkForm):
     keeps_order: bool = False
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Calls `module.forward_train` on m chunks of L steps. Returns the columns for the loss and the module's
-        outputs, both ``[m, L, ...]``. If `is_stepped` is True (the module processes the steps one by one) and
-        `keeps_order` is False (the loss needs no time axis), both are ``[m * L, 1, ...]``.
+        """Calls `module.forward_train` on m chunks of L steps, and returns the columns for the loss and the
+        module's outputs.
+
+        Both are ``[m, L, ...]``. If `is_stepped` is True (the module processes the steps one by one) and `keeps_order`
+        is False (the loss needs no time axis), both are ``[m * L, 1, ...]``.
         """
         if not self.is_stepped:
             return columns, module.forward_train(columns)
@@ -286,9 +305,10 @@ Form = RowForm | ChunkForm
 
 
 def form_of_block(module: Any, layout: Layout, num_steps: int, *, needs_time: bool) -> Form:
-    """Returns the form (item and array shapes) of minibatches drawn from a module's sampled steps: `RowForm` for single
-    steps, `EnvStepForm` for env steps of all agents, `ChunkForm` for chunks, or `SequenceForm` for chunks with an
-    initial recurrent state.
+    """Returns the form (item and array shapes) of minibatches drawn from a module's sampled steps.
+
+    The form is `RowForm` for single steps, `EnvStepForm` for env steps of all agents, `ChunkForm` for chunks, or
+    `SequenceForm` for chunks with an initial recurrent state.
 
     Args:
         module: The module.
@@ -308,8 +328,9 @@ def form_of_block(module: Any, layout: Layout, num_steps: int, *, needs_time: bo
 
 
 def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) -> Form:
-    """Returns the form (item and array shapes) of a module's batch from a user or a replay buffer: single steps
-    ``[N, ...]``, or chunks ``[N, L, ...]`` with or without a recurrent state.
+    """Returns the form (item and array shapes) of a module's batch from a user or a replay buffer.
+
+    The batch contains single steps ``[N, ...]``, or chunks ``[N, L, ...]`` with or without a recurrent state.
 
     Args:
         module: The module. If it has a recurrent state, or if `needs_time`, columns are chunks ``[N, L, ...]``; else
@@ -361,9 +382,10 @@ def forms_of_batch(
 
 @struct.dataclass
 class Items:
-    """Data of one module on one device, divided into the items of which minibatches consist: single steps, chunks of
-    steps, or env steps. Columns are ``[S, N, ...]``: S shuffle shards, which are shuffled separately, with N items
-    each.
+    """Data of one module on one device, divided into items. Items are the units of which minibatches consist.
+
+    The items are single steps, chunks of steps, or env steps. Columns are ``[S, N, ...]``: S shuffle shards, which are
+    shuffled separately, with N items each.
 
     Attributes:
         columns: ``{column: pytree [S, N, ...]}``; a batch that was laid out on the host has the device axis before
@@ -404,16 +426,19 @@ class Items:
 
     @property
     def batch(self) -> dict[str, Any]:
-        """Columns of this module in the shape that Learner hooks such as `pre_update` receive, ``[T, B, ...]`` with
-        ``T = 1`` and ``B = S * N``. Axis B has the N items of each of the S shuffle shards, one shard after another.
+        """Columns of this module in the shape that Learner hooks such as `pre_update` receive, ``[T, B, ...]``.
+
+        The axes have the sizes ``T = 1`` and ``B = S * N``. Axis B has the N items of each of the S shuffle shards, one
+        shard after another.
         """
         return jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), self.columns)
 
     @property
     def batch_of_devices(self) -> dict[str, Any]:
-        """Columns of this module on all D devices, in the shape that Learner hooks such as `pre_update` receive,
-        ``[D, T, B, ...]`` with ``T = 1`` and ``B = S * N``. Axis B has the N items of each of the device's S shuffle
-        shards. Requires items that were built on the host: only their columns begin with the axis of devices.
+        """Columns of this module on all D devices, in the shape that Learner hooks such as `pre_update` receive.
+
+        The shape is ``[D, T, B, ...]`` with ``T = 1`` and ``B = S * N``. Axis B has the N items of each of the device's
+        S shuffle shards. Requires items that were built on the host: only their columns begin with the axis of devices.
         """
         return jax.tree.map(lambda x: x.reshape(len(x), 1, -1, *x.shape[3:]), self.columns)
 
@@ -425,10 +450,10 @@ class Items:
         return jax.eval_shape(self.form.shown, items)
 
     def counted(self) -> ValidItems:
-        """Returns the indices of the items (steps, chunks or env steps) that have at least one valid step. Every step
-        is valid, except masked steps and the padding of chunks.
+        """Returns the indices of the items (steps, chunks or env steps) that have at least one valid step.
 
-        If the block of any module has masks, the update calls this method for every module, to count the trained rows.
+        Every step is valid, except masked steps and the padding of chunks. If the block of any module has masks, the
+        update calls this method for every module, to count the trained rows.
         """
         if self.valid is not None:
             return self.valid
@@ -525,8 +550,9 @@ class WholeItems:
 
 
 def shard_rows(block: Any, num_shards: int) -> Any:
-    """Reshapes the columns ``[T, B, ...]`` of a block to ``[S, T * B/S, ...]``: S shuffle shards with T * B/S rows
-    each. Each shard is shuffled separately.
+    """Reshapes the columns of a block to S shuffle shards, groups of rows that are shuffled separately.
+
+    ``[T, B, ...]`` becomes ``[S, T * B/S, ...]``: each shard has T * B/S rows.
 
     Args:
         block: Pytree of arrays ``[T, B, ...]``; shard ``s`` has the indices ``s * B/S ... (s+1) * B/S - 1`` on axis B.
@@ -554,8 +580,10 @@ def _taken(shard: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def _shapes_of(column: Any, number: int) -> Any:
-    """Returns the shapes and dtypes (`jax.ShapeDtypeStruct`) of `number` entries drawn from a column ``[S, N, ...]`` (S
-    shuffle shards of N entries). If the column is a `FrameRows`, the entries are frame-stacked observations.
+    """Returns the shapes and dtypes (`jax.ShapeDtypeStruct`) of `number` entries drawn from a column.
+
+    The column is ``[S, N, ...]`` (S shuffle shards of N entries). If the column is a `FrameRows`, the entries are
+    frame-stacked observations.
     """
     if isinstance(column, FrameRows):
         one_of_each_shard = jax.ShapeDtypeStruct((len(column.counts), 1), jnp.uint32)

@@ -41,8 +41,10 @@ LEAVE_TIMEOUT_S = 5.0
 
 
 class _LostLearnersError(Exception):
-    """Raised if the learners must be restarted: a process died, learners do not answer after another one has failed, or
-    a compiled program failed. ``__cause__`` is the first error.
+    """Raised if the learners must be restarted after a failure.
+
+    A process died, learners do not answer after another one has failed, or a compiled program failed. ``__cause__`` is
+    the first error.
     """
 
 
@@ -171,9 +173,11 @@ class JoinedLearners:
                 raise _LostLearnersError from outcome.error
 
     def strategies_of_neighbours(self, number: int) -> list[Any]:
-        """Returns Ray ``scheduling_strategy`` values that place `number` additional actors next to each learner, one
-        value per additional actor. The values for the same learner are successive. All values are None if the learners
-        have no placement group, or if a learner's bundle has too few CPUs for the learner and its additional actors.
+        """Returns Ray ``scheduling_strategy`` values that place `number` additional actors next to each learner.
+
+        The list has one value per additional actor. The values for the same learner are successive. All values are None
+        if the learners have no placement group, or if a learner's bundle has too few CPUs for the learner and its
+        additional actors.
 
         Args:
             number: Actors per learner, of one CPU each.
@@ -384,8 +388,10 @@ class JoinedLearners:
         self._gather([actor.call.remote(method, ref) for actor in self._actors])
 
     def change(self, method: str, value: Any) -> None:
-        """Calls the method named `method` with the argument `value` on all learners. Then takes a snapshot of their
-        state, so that a restart does not lose the change.
+        """Calls a method on all learners, and then takes a snapshot of their state.
+
+        The method has the name `method` and gets the argument `value`. Because of the snapshot, a restart does not lose
+        the change.
         """
         self._with_restart(lambda: self._send_to_all(method, value))
         self._take_snapshot()
@@ -458,9 +464,10 @@ class JoinedLearners:
         ]
 
     def _received(self, answers: Sequence[Answer], return_state: bool, number: int) -> list[dict[str, Any]]:
-        """Returns the metrics in `answers`, the learners' results of update number `number`, one dict per learner.
-        Marks this update and all earlier updates as answered. If the first learner's answer contains the learner state,
-        stores this state as the snapshot for restarts.
+        """Returns the metrics in `answers`, the results of all learners for one update, as one dict per learner.
+
+        `number` is the number of the update. Marks this update and all earlier updates as answered. If the first
+        learner's answer contains the learner state, stores this state as the snapshot for restarts.
         """
         first = answers[0]
         self.num_updates = max(self.num_updates, first.num_updates)

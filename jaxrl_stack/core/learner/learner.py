@@ -325,8 +325,10 @@ class Learner(Checkpointable):
 
     @property
     def columns_from_acting(self) -> tuple[str, ...]:
-        """Names of the additional columns that the loss reads. Sampling stores these columns with every step, in
-        addition to the standard columns. Override this property, or replace it by a class attribute.
+        """Names of the additional columns of sampled steps that the loss reads.
+
+        Sampling stores these columns with every step, in addition to the standard columns. Override this property, or
+        replace it by a class attribute.
 
         Example: ``columns_from_acting = ("confidence",)``. Each column is an output of ``forward_exploration``, or is
         added by an env-to-module connector. Replay buffers store these columns: a drawn transition has the values of
@@ -356,8 +358,10 @@ class Learner(Checkpointable):
 
     @staticmethod
     def _has_loss_of_algorithm(module: RLModule) -> bool:
-        """Whether the algorithm's `compute_loss_for_module` computes the loss of the module. False for ``learner_only``
-        modules, which exist only on Learners, and for self-supervised modules, which define their own loss.
+        """Returns True if the algorithm's `compute_loss_for_module` computes the loss of the module.
+
+        Returns False for ``learner_only`` modules, which exist only on Learners, and for self-supervised modules, which
+        define their own loss.
         """
         return not (module.learner_only or isinstance(module, SelfSupervisedLossAPI))
 
@@ -388,8 +392,10 @@ class Learner(Checkpointable):
         self._forget_updates()
 
     def _forget_updates(self) -> None:
-        """Discards the batch sizes and metrics of the learner's last update. The next call of `update_rows` then checks
-        that the learner supports the batch, even if the batch sizes are the same as before.
+        """Discards the batch sizes and metrics of the learner's last update.
+
+        The next call of `update_rows` then checks that the learner supports the batch, even if the batch sizes are the
+        same as before.
         """
         self._rows_trained_on: tuple[dict[ModuleID, int], dict[ModuleID, TrainedOn]] = ({}, {})
         self._last: tuple[Flat, Mapping[ModuleID, TrainedOn]] | None = None
@@ -496,8 +502,9 @@ class Learner(Checkpointable):
 
     @property
     def reduction_axis(self) -> str | None:
-        """Name of the device axis for reductions, such as means of gradients, over the devices of all processes. None
-        if ``disable_jit`` is set; also None for a single device, because reductions would slow down small updates.
+        """Name of the device axis for reductions, such as means of gradients, over the devices of all processes.
+
+        None if ``disable_jit`` is set. Also None for a single device, because reductions would slow down small updates.
         """
         return self.axis_name if self.num_devices > 1 else None
 
@@ -595,8 +602,9 @@ class Learner(Checkpointable):
         }
 
     def placed_settings(self) -> Any:
-        """Returns the arrays of `settings` (such as ``lr``) on this learner's devices. The first call copies the
-        arrays; later calls return the same copies until the settings change.
+        """Returns the arrays of `settings` (such as ``lr``) on this learner's devices.
+
+        The first call copies the arrays; later calls return the same copies until the settings change.
         """
         if self._settings_on_device is None:
             self._settings_on_device = devices.place_replicated(self.settings(), self.devices)
@@ -708,15 +716,18 @@ class Learner(Checkpointable):
     # --------------------------------------------------------------------------------- hooks, in the order of an update
 
     def should_module_be_updated(self, module_id: ModuleID, multi_agent_batch: Any = None) -> bool:
-        """Whether the setting ``policies_to_train`` selects the module for training. If the setting is a function of
-        module id and batch, the learner passes None as the batch, because updates are compiled before a batch exists
-        (see `is_trained`).
+        """Returns True if the setting ``policies_to_train`` selects the module for training.
+
+        If the setting is a function of module id and batch, the learner passes None as the batch, because updates are
+        compiled before a batch exists (see `is_trained`).
         """
         return is_trained(self.policies_to_train, module_id)
 
     def before_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """Host hook before each update. An override makes on-device training slow, because training then returns to the
-        host after every training step; `pre_update` runs in the compiled program.
+        """Hook that runs on the host before each update.
+
+        An override makes on-device training slow, because training then returns to the host after every training step;
+        `pre_update` runs in the compiled program.
 
         Args:
             timesteps: ``{"num_env_steps_sampled_lifetime": n}``.
@@ -958,8 +969,10 @@ class Learner(Checkpointable):
         return UpdatedState.of(state, metrics)  # type: ignore[return-value]
 
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """Host hook after each update. An override makes on-device training slow, because training then returns to the
-        host after every training step; `post_update` runs in the compiled program.
+        """Hook that runs on the host after each update.
+
+        An override makes on-device training slow, because training then returns to the host after every training step;
+        `post_update` runs in the compiled program.
 
         Args:
             timesteps: ``{"num_env_steps_sampled_lifetime": n}``.
@@ -991,8 +1004,9 @@ class Learner(Checkpointable):
         return self.masked_means({"x": x}, batch)["x"]
 
     def masked_means(self, values: Mapping[str, jax.Array], batch: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """Returns ``{name: mean}``: for each array in `values`, the mean over the valid rows (not masked) of the
-        minibatch `batch` on all devices. All means together need only one reduction over the devices.
+        """Returns the mean of each array in `values` over the valid rows (not masked) of a minibatch on all devices.
+
+        The result is ``{name: mean}``. All means together need only one reduction over the devices.
 
         For losses of different optimizers call `masked_mean` for each loss: means that share a reduction are
         differentiated together, even if an optimizer needs only one of them.
@@ -1017,11 +1031,11 @@ class Learner(Checkpointable):
         return {name: jnp.sum(x if full else jnp.where(mask, x, 0.0)) / count for name, x in values.items()}
 
     def _log_no_valid_action_share(self, module_id: ModuleID, means: dict[str, jax.Array]) -> None:
-        """Logs the metric ``NO_VALID_ACTION_SHARE``, averaged over all minibatches, and removes it from `means`,
-        ``{name: mean over the rows of a minibatch}``. The metric is the fraction of rows whose action mask allows no
-        action.
+        """Logs the fraction of rows whose action mask allows no action, averaged over all minibatches.
 
-        A single such row in the train batch is an error, whereas other metrics describe the last minibatch only.
+        The metric has the name ``NO_VALID_ACTION_SHARE``, and is removed from `means`,
+        ``{name: mean over the rows of a minibatch}``. A single row without an allowed action in the train batch is an
+        error, whereas other metrics describe the last minibatch only.
         """
         if NO_VALID_ACTION_SHARE in means:
             share = means.pop(NO_VALID_ACTION_SHARE)
@@ -1051,9 +1065,11 @@ class Learner(Checkpointable):
         return trace is None or not any(batch[Columns.LOSS_MASK] is known for known in trace.full_masks)
 
     def gradients_of(self, losses: dict[ModuleID, Any], linearized: LinearizedLosses) -> ParamDict:
-        """Returns the gradients of the losses. Scalar losses of modules are summed, and the sum is differentiated with
-        respect to all parameters. If a module has one loss per optimizer, each of these losses is differentiated only
-        with respect to the parameters of its optimizer.
+        """Returns the gradients of the losses with respect to the parameters.
+
+        Scalar losses of modules are summed, and the sum is differentiated with respect to all parameters. If a module
+        has one loss per optimizer, each of these losses is differentiated only with respect to the parameters of its
+        optimizer.
 
         Args:
             losses: ``{module_id: scalar or {optimizer_name: scalar}}``.
@@ -1152,8 +1168,9 @@ class Learner(Checkpointable):
             self._tracing.pure_hook = self._tracing.has_rows = None
 
     def _check_not_in_pure_hook(self, what: str) -> None:
-        """Raises a RuntimeError if a pure hook (compiled into the update) reads the learner's attribute with the name
-        `what`, because the attribute's value would become a constant of the compiled program.
+        """Raises a RuntimeError if a pure hook (compiled into the update) reads the learner's attribute `what`.
+
+        `what` is the name of the attribute. The attribute's value would become a constant of the compiled program.
         """
         if self._tracing.pure_hook is not None:
             raise RuntimeError(
@@ -1324,8 +1341,9 @@ class Learner(Checkpointable):
         return rows
 
     def row_results(self, num_updates: int = 1) -> dict[str, Any]:
-        """Returns metrics and counters of the learner's last update, ``{module_id: {metric: float}}``, in the form that
-        `update` returns. Call this method after `update_rows`, which returns only values per row.
+        """Returns metrics and counters of the learner's last update, in the form that `update` returns.
+
+        Call this method after `update_rows`, which returns only values per row.
 
         Args:
             num_updates: Number of updates that the counters "trained" cover.
@@ -1371,8 +1389,10 @@ class Learner(Checkpointable):
         shuffle_batch_per_epoch: bool = False,
         num_total_minibatches: int = 0,
     ) -> UpdatePlan:
-        """Returns the static sizes of an update on this learner's devices: number of epochs, minibatch size, and number
-        of shuffle shards (groups of rows that are shuffled separately).
+        """Returns the static sizes of an update on this learner's devices, such as the minibatch size.
+
+        The sizes are the number of epochs, the minibatch size, and the number of shuffle shards (groups of rows that
+        are shuffled separately).
 
         Args:
             num_epochs, minibatch_size, shuffle_batch_per_epoch, num_total_minibatches: See `update`.
@@ -1412,9 +1432,10 @@ class Learner(Checkpointable):
         return form_of_block(module, block.known_layout, num_steps, needs_time=self.loss_needs_time)
 
     def forms_of_blocks(self, num_steps: int) -> dict[ModuleID, Form]:
-        """Returns ``{module_id: form}``: the array shapes of minibatches that are drawn from sampled steps
-        ``[T, B, ...]`` with T = `num_steps` and without a mask. Minibatches contain single steps, chunks (training
-        sequences), or chunks with an initial recurrent state.
+        """Returns the forms (item and array shapes) of minibatches drawn from sampled steps, ``{module_id: form}``.
+
+        The sampled steps are ``[T, B, ...]`` with T = `num_steps`, without a mask. Minibatches contain single steps,
+        chunks (training sequences), or chunks with an initial recurrent state.
         """
         return {
             mid: form_of_block(module, layout_of(module, num_steps), num_steps, needs_time=self.loss_needs_time)
@@ -1504,8 +1525,9 @@ class Learner(Checkpointable):
         return self._result()
 
     def _leaves_all_out(self, sizes: dict[str, int], batch: Any) -> bool:
-        """Returns True if ``policies_to_train`` excludes all modules; this learner then makes no update. In this case,
-        raises a ValueError if another of the learners that update jointly trains a module (see
+        """Returns True if ``policies_to_train`` excludes all modules, so that this learner makes no update.
+
+        In this case, raises a ValueError if another of the learners that update jointly trains a module (see
         `UpdatePrograms.sizes_of_all_learners`).
         """
         if not self.pure_update.trains_nothing:
@@ -1514,9 +1536,10 @@ class Learner(Checkpointable):
         return True
 
     def _check_rows(self, num_rows: Mapping[ModuleID, int], batch: Batch) -> None:
-        """Raises a ValueError if `update_rows` or `evaluate_rows` cannot use a batch: the learner has connectors
-        that run on the host, the rows cannot be split evenly over the learner's devices, or learners that update
-        jointly train different modules.
+        """Raises a ValueError if `update_rows` or `evaluate_rows` cannot use a batch.
+
+        Possible reasons: the learner has connectors that run on the host, the rows cannot be split evenly over the
+        learner's devices, or learners that update jointly train different modules.
         """
         if self.has_host_connectors:
             raise ValueError(
@@ -1532,8 +1555,10 @@ class Learner(Checkpointable):
         self.programs.sizes_of_all_learners({}, batch)
 
     def _before_update(self, timesteps: Timesteps) -> np.ndarray:
-        """Prepares an update with data in host memory: checks the learner's devices, calls
-        `before_gradient_based_update`, and returns the lifetime env steps, uint32[2] (high and low word of the number).
+        """Prepares an update with data in host memory, and returns the lifetime env steps.
+
+        Checks the learner's devices, and calls `before_gradient_based_update`. The lifetime env steps are uint32[2]
+        (high and low word of the number).
         """
         if self.num_devices > len(self.devices) * self.num_joined_learners:
             raise ValueError(
@@ -1629,9 +1654,11 @@ class Learner(Checkpointable):
         learned: Mapping[MetricKey, Any],
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[ModuleID, int]:
-        """Adds to each module's lifetime counter the number of steps on which `num_updates` updates in an on-device
-        program have trained the module. If no rows are masked, does nothing, because these numbers then follow from the
-        batch sizes. The arguments are the same as in `training_counts`.
+        """Adds the number of steps on which an on-device program has trained each module to the module's lifetime
+        counter.
+
+        The program has made `num_updates` updates. If no rows are masked, does nothing, because these numbers then
+        follow from the batch sizes. The arguments are the same as in `training_counts`.
 
         Returns:
             ``{module_id: number of steps}`` of these updates, also added to `steps_trained`. {} if no rows are masked:
@@ -1725,9 +1752,12 @@ class Learner(Checkpointable):
         self._register_optimizers()
 
     def _take_new_weights(self) -> bool:
-        """Draws new initial weights with the seed of the current config, and returns True. If a module was given to the
-        constructor, keeps the weights of this module, and also returns True. If the compiled programs contain constants
-        that were drawn with the earlier seed, changes nothing, and returns False.
+        """Draws new initial weights with the seed of the current config, unless compiled programs contain constants of
+        the earlier seed.
+
+        Returns True if new weights were drawn. If a module was given to the constructor, keeps the weights of this
+        module, and also returns True. If the compiled programs contain constants that were drawn with the earlier seed,
+        changes nothing, and returns False.
         """
         if self._module_given is not None:
             return True
@@ -1842,8 +1872,10 @@ class Learner(Checkpointable):
     def _regroup(
         self, modules: dict[ModuleID, RLModule], overrides: dict[ModuleID, dict[str, Any]], should_update: Any
     ) -> MultiRLModuleSpec:
-        """Replaces the modules of this learner by `modules`. Modules that the learner already had keep their weights,
-        optimizer states and other state. If an error occurs, the learner stays unchanged.
+        """Replaces the modules of this learner by `modules`.
+
+        Modules that the learner already had keep their weights, optimizer states and other state. If an error occurs,
+        the learner stays unchanged.
         """
         old = jax.device_get(host_view(self.state))
         with self._unchanged_on_failure():
@@ -1929,10 +1961,11 @@ class Learner(Checkpointable):
         self._checkpoint.set_weights(weights)
 
     def weights_for_runners(self) -> dict[str, dict[str, np.ndarray]]:
-        """Returns the weights for env runners as NumPy arrays: parameters under ``"params"`` and other module state
-        under ``"rest"``, each ``{ref: array}`` (ref: name of a parameter or other variable).
+        """Returns the weights for env runners as NumPy arrays.
 
-        They do not contain target networks, nor random streams, which every program seeds from its key.
+        Parameters are under ``"params"`` and other module state is under ``"rest"``, each ``{ref: array}`` (ref: name
+        of a parameter or other variable). The weights do not contain target networks, nor random streams, which every
+        program seeds from its key.
         """
         left_out = self.pure.stream_refs | self.pure.target_refs
         params, rest = self.state.params, self.state.rest
@@ -1985,8 +2018,9 @@ def _set_modules(multi_module: MultiRLModule, modules: dict[ModuleID, RLModule])
 
 
 def _taken(of_devices: Sequence[Block], form: Form, rows: np.ndarray) -> dict[str, Any]:
-    """Gathers the items of one module that contain a valid step (not masked) from the blocks of all devices: single
-    steps ``[N, ...]`` or chunks ``[N, L, ...]``.
+    """Gathers the items of one module that contain a valid step (not masked) from the blocks of all devices.
+
+    The items are single steps ``[N, ...]`` or chunks ``[N, L, ...]``.
 
     Args:
         of_devices: Blocks of one module, one per device.

@@ -140,10 +140,11 @@ class LearnerActor:
     def update(
         self, data: UpdateData, arguments: dict[str, Any], *, wants_state: bool = False, wants_weights: bool = False
     ) -> Answer:
-        """Updates the Learner of this actor with `data`, this learner's shard of the data of an update. Returns the
-        metrics, the number of updates, and on request the learner's state and the weights for env runners. If `data`
-        are rows (see `Learner.update_rows`), the answer has no metrics, but the values that the loss logged for each
-        row.
+        """Updates the Learner of this actor with `data`, and returns the metrics and the number of updates.
+
+        `data` is this learner's shard of the data of an update. On request, the answer also contains the learner's
+        state and the weights for env runners. If `data` are rows (see `Learner.update_rows`), the answer has no
+        metrics, but the values that the loss logged for each row.
 
         Args:
             data: `TrainingData` for `Learner.update`; rows for `Learner.update_rows`; other steps for
@@ -170,8 +171,10 @@ class LearnerActor:
         )
 
     def weights_for_runners(self) -> tuple[None, dict[str, Any]]:
-        """Returns two values, which Ray stores as separate objects: None, and the weights for env runners. The caller
-        can wait for the first object to notice an error of the call, without fetching the weights.
+        """Returns two values: None, and the weights for env runners.
+
+        Ray stores the two values as separate objects. The caller can wait for the first object to notice an error of
+        the call, without fetching the weights.
         """
         return None, weights_for_runners(self.learner)
 

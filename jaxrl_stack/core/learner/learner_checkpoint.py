@@ -111,8 +111,10 @@ class LearnerCheckpoint:
         learner.place(jax.device_get(host_view(learner.state)).replace(params=params, rest=rest))
 
     def _with_module_states(self, states: Mapping[ModuleID, Mapping[str, Any]]) -> tuple[Any, Any]:
-        """Returns the parameters and the other arrays of all modules of the learner, as two values, after `states`,
-        ``{module_id: state}``, has replaced the states of some modules. Does not change the learner's state.
+        """Returns the parameters and the other arrays of all modules, with the states of some modules replaced.
+
+        `states`, ``{module_id: state}``, contains the new states of these modules. The result has two values: the
+        parameters, and the other arrays. Does not change the learner's state.
         """
         learner = self._learner
         unknown = [module_id for module_id in states if module_id not in learner.template]

@@ -115,8 +115,9 @@ class LearnerGroup(Checkpointable):
 
     @property
     def has_host_connectors(self) -> bool:
-        """Whether the learner pipeline has connectors that run on the host, on episodes, not in the compiled update. If
-        so, `update_block` and `update_rows` raise an error: pass episodes to `update` instead.
+        """Whether the learner pipeline has connectors that run on the host, on episodes, not in the compiled update.
+
+        If so, `update_block` and `update_rows` raise an error: pass episodes to `update` instead.
         """
         return bool(self.host_connector_names)
 
@@ -552,9 +553,10 @@ def _spec_of_modules(learner: Learner) -> MultiRLModuleSpec:
 
 
 def _parts_of_learner(components: str | Collection[str]) -> list[str]:
-    """Converts names of components in a LearnerGroup's state to names of components in a Learner's state. ``"learner"``
-    becomes all `STATE_COMPONENTS`. Of other names, only the component remains: ``"learner/rl_module"`` and
-    ``"rl_module/default_policy"`` become ``"rl_module"``.
+    """Converts names of components in a LearnerGroup's state to names of components in a Learner's state.
+
+    ``"learner"`` becomes all `STATE_COMPONENTS`. Of other names, only the component remains: ``"learner/rl_module"``
+    and ``"rl_module/default_policy"`` become ``"rl_module"``.
     """
     names = [components] if isinstance(components, str) else list(components)
     parts = [name.removeprefix(f"{COMPONENT_LEARNER}/").partition("/")[0] for name in names]

@@ -14,8 +14,10 @@ STATE_COMPONENTS = ("rl_module", "optimizer", "extra", "connector", "host_connec
 
 @struct.dataclass
 class LearnerState:
-    """State of a Learner: parameters and other module state, states of optimizers, algorithm and connectors, counters
-    and PRNG key. The state is replicated over devices, and every update donates buffers of the old state.
+    """State of a Learner, such as parameters, optimizer states and counters, replicated over devices.
+
+    The state contains parameters and other module state, states of optimizers, algorithm and connectors, counters and
+    PRNG key. Every update donates buffers of the old state.
 
     Attributes:
         params: Trained parameters, ``{ref: array}`` with ``ref = "module_id/path/to/leaf"``.
@@ -41,9 +43,10 @@ class LearnerState:
 
 
 def kept_where_it_fits(kept: Any, fresh: Any) -> Any:
-    """Merges an earlier state, `kept`, into a new state, `fresh`, and returns the result: the value of `kept` where
-    both have a value with the same key, structure and array shapes, else the value of `fresh`. Dicts are compared entry
-    by entry.
+    """Merges an earlier state, `kept`, into a new state, `fresh`, and returns the result.
+
+    The result has the value of `kept` where both have a value with the same key, structure and array shapes, else the
+    value of `fresh`. Dicts are compared entry by entry.
 
     For example, an earlier optimizer state is kept, unless it is missing or belongs to other parameters.
     """

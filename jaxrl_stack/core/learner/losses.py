@@ -146,8 +146,10 @@ class Losses:
 
 
 def loss_is_linear(learner: Learner) -> bool:
-    """Whether the learner's class declares, by ``loss_is_linear_in_means = True``, that its loss is a linear function
-    of means over rows. A subclass that overrides the loss must set the attribute again.
+    """Returns True if the learner's class declares that the learner's loss is a linear function of means over rows.
+
+    The class declares this by ``loss_is_linear_in_means = True``. A subclass that overrides the loss must set the
+    attribute again.
 
     False if a module is self-supervised, since its loss is not the learner's.
     """
@@ -162,8 +164,9 @@ def loss_is_linear(learner: Learner) -> bool:
 
 
 def _check_losses(losses: Any, learner: str) -> None:
-    """Raises a ValueError if a learner's `compute_losses` did not return a dict of losses by module id; a loss is a
-    floating-point scalar, or a pytree of scalars (one per optimizer).
+    """Raises a ValueError if a learner's `compute_losses` did not return a dict of losses by module id.
+
+    A loss is a floating-point scalar, or a pytree of scalars (one per optimizer).
     """
     if not isinstance(losses, Mapping):
         raise ValueError(

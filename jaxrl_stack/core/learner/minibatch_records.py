@@ -60,8 +60,10 @@ class Recorder:
 
 
 class MinibatchRecords:
-    """Function that computes the debugging record of one gradient step while the update is traced: metrics, norms of
-    gradients, parameters and parameter changes, and the rows with the largest losses.
+    """Function that computes the debugging record of one gradient step while the update is traced.
+
+    The record contains metrics, norms of gradients, parameters and parameter changes, and the rows with the largest
+    losses.
 
     The loss of a row is the row's contribution to the minibatch's loss, times the number of valid rows: the mean over
     the rows is the loss. It is the derivative of the loss with respect to the row's weight in all `masked_means`, which
@@ -121,9 +123,11 @@ class MinibatchRecords:
         return record | self._rows(before, taken, index, trace.axis_name) if is_linear else record
 
     def _rows(self, before: Carry, taken: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str | None) -> Record:
-        """Finds the rows with the largest losses in a minibatch. Returns entries of the minibatch's debugging record,
-        ``{path: array}``: the losses and columns of these rows, the places from which the rows come (such as shuffle
-        shard and item, see `_shown`), and each module's mean loss over all valid rows.
+        """Finds the rows with the largest losses in a minibatch, and returns them as entries of the minibatch's
+        debugging record.
+
+        The entries, ``{path: array}``, are the losses and columns of these rows, the places from which the rows come
+        (such as shuffle shard and item, see `_shown`), and each module's mean loss over all valid rows.
         """
         counts = row_counts(taken, index, axis_name)
 
@@ -168,13 +172,12 @@ class MinibatchRecords:
         return {mid: own * counts[mid] for mid, own in found.items()}, rest
 
     def _shown(self, module_id: ModuleID, rows: jax.Array, index: jax.Array | None) -> Record:
-        """Returns some rows of a minibatch as entries of the minibatch's debugging record: the columns of each row, and
-        the indices of the row's shuffle shard and item (step, chunk or env step). `rows` contains the positions of the
-        rows in the minibatch.
+        """Returns some rows of a minibatch as entries of the minibatch's debugging record.
 
-        If an item has several rows, the entry ``step`` is the index of the row in its item. For rows from sampled
-        blocks ``[T, B]``, the entries also contain the time step and the index on axis B. The loss mask, PRNG keys and
-        large columns (see `Recorder.max_numbers`) are left out.
+        The entries are the columns of each row, and the indices of the row's shuffle shard and item (step, chunk or env
+        step). If an item has several rows, the entry ``step`` is the index of the row in its item. For rows from
+        sampled blocks ``[T, B]``, the entries also contain the time step and the index on axis B. The loss mask, PRNG
+        keys and large columns (see `Recorder.max_numbers`) are left out.
 
         Args:
             module_id: The module.
@@ -230,9 +233,10 @@ def _norm(x: jax.Array) -> jax.Array:
 
 
 def _taken(column: Any, shard: jax.Array, item: jax.Array) -> Any:
-    """Gathers items from a column ``[S, N, ...]``, which has N items in each of S shuffle shards. Entry i of the result
-    is item ``item[i]`` of shard ``shard[i]``. If the column stores observations as single frames (`FrameRows`), returns
-    frame-stacked observations.
+    """Gathers items from a column ``[S, N, ...]``, which has N items in each of S shuffle shards.
+
+    Entry i of the result is item ``item[i]`` of shard ``shard[i]``. If the column stores observations as single frames
+    (`FrameRows`), returns frame-stacked observations.
     """
     if isinstance(column, FrameRows):
         return jax.vmap(lambda s, i: jax.tree.map(lambda x: x[s], column).take(i[None])[0])(shard, item)

@@ -78,8 +78,10 @@ def minibatch_index(step: jax.Array, size: int, num_rows: int, keys: jax.Array |
 def minibatch_index_within(
     step: jax.Array, size: int, domain: jax.Array, seed: jax.Array | None, shards: jax.Array
 ) -> jax.Array:
-    """Returns the row indices of one minibatch, for every shuffle shard (group of rows that is shuffled separately) on
-    this device. The number of rows per shard is a traced value in `domain`; if it is an int, use `minibatch_index`.
+    """Returns the row indices of one minibatch, for every shuffle shard on this device.
+
+    A shuffle shard is a group of rows that is shuffled separately. The number of rows per shard is a traced value in
+    `domain`; if it is an int, use `minibatch_index`.
 
     Args:
         step: uint32 scalar, index of the minibatch in the update.

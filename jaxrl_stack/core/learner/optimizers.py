@@ -33,8 +33,10 @@ times fewer operations for a network of a dozen leaves."""
 
 
 def is_elementwise(factory: Any) -> bool:
-    """Whether an optimizer factory is one of `ELEMENTWISE_OPTIMIZERS`. The optimizers that these factories build update
-    each parameter entry independently. For a `functools.partial`, the wrapped function is looked up.
+    """Returns True if an optimizer factory is one of `ELEMENTWISE_OPTIMIZERS`.
+
+    The optimizers that these factories build update each parameter entry independently. For a `functools.partial`, the
+    wrapped function is looked up.
     """
     return (factory.func if isinstance(factory, functools.partial) else factory) in ELEMENTWISE_OPTIMIZERS
 
@@ -339,8 +341,9 @@ def registered_optimizer(
 
 
 def is_another_value(value: Any, former: Any) -> bool:
-    """Whether the new value of a setting, such as ``lr``, differs from its former value. Numbers are compared in
-    float32, the precision in which compiled programs read them.
+    """Returns True if the new value of a setting, such as ``lr``, differs from its former value.
+
+    Numbers are compared in float32, the precision in which compiled programs read them.
     """
     if isinstance(value, int | float) and isinstance(former, int | float):
         return bool(np.float32(value) != np.float32(former))
@@ -348,10 +351,11 @@ def is_another_value(value: Any, former: Any) -> bool:
 
 
 def problem_with_rates(before: Any, after: Any, names: Iterable[str], where: str) -> str:
-    """Returns an error message if `Learner.change_settings` cannot apply changed settings, else "". Settings cannot
-    be applied if they lead to other optimizers, or to schedules of other shapes, because these need a new compiled
-    program. Settings also cannot be applied if a learning-rate setting has changed, but no optimizer's learning rate
-    has changed.
+    """Returns an error message if `Learner.change_settings` cannot apply changed settings, else "".
+
+    Settings cannot be applied if they lead to other optimizers, or to schedules of other shapes, because these need a
+    new compiled program. Settings also cannot be applied if a learning-rate setting has changed, but no optimizer's
+    learning rate has changed.
 
     Args:
         before: Schedules of the learning rates, by module and optimizer.

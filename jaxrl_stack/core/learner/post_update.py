@@ -39,8 +39,9 @@ class UpdatedState(LearnerState):
 
     @property
     def pair(self) -> UpdateResult | None:
-        """The pair ``(state, metrics)`` that this object represents. None if this object is a copy with changed
-        attributes, for example from `replace()`: such a copy has no metrics.
+        """The pair ``(state, metrics)`` that this object represents; None if the object has no metrics.
+
+        A copy with changed attributes, for example from `replace()`, has no metrics.
         """
         metrics = vars(self).get("_metrics")
         return None if metrics is None else (_plain(self), dict(metrics))
@@ -68,8 +69,10 @@ def _plain(state: LearnerState) -> LearnerState:
 
 
 def accepts_both_forms(hook: Callable[..., Any], owner: type) -> Callable[..., Any]:
-    """Wraps a `post_update` hook, which returns ``(state, metrics)`` or only the state. Subclasses can then use the
-    result of ``super().post_update(...)`` in both forms: as a pair, or as a state.
+    """Wraps a `post_update` hook, so that subclasses can use the hook's result as a pair or as a state.
+
+    The hook returns ``(state, metrics)`` or only the state. Subclasses can use the result of
+    ``super().post_update(...)`` in both forms.
 
     Args:
         hook: A class's `post_update`, in one of the forms.

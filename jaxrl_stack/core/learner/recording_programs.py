@@ -28,10 +28,10 @@ the training program."""
 
 
 class RecordingPrograms:
-    """Variant of `UpdatePrograms` that also records the minibatches of each update for debugging. Before the training
-    program runs, another program makes the same update with a copy of the state and returns the record.
+    """Variant of `UpdatePrograms` that also records the minibatches of each update for debugging.
 
-    The new state comes from the training program, so that its bits do not depend on the recording.
+    Before the training program runs, another program makes the same update with a copy of the state and returns the
+    record. The new state comes from the training program, so that its bits do not depend on the recording.
 
     Args:
         learner: The learner.
@@ -63,8 +63,10 @@ class RecordingPrograms:
         return self._recorded(self._programs.of_batch(batch), function, most, num_mapped=len(batch.row_counts))
 
     def of_rows(self) -> Callable[..., Any]:
-        """Returns a function that makes an update with one gradient step on all rows and passes a debugging record
-        of this step to the callback `add`; see `UpdatePrograms.of_rows`.
+        """Returns a function that makes an update with one gradient step on all rows, and records the step for
+        debugging.
+
+        The function passes a debugging record of this step to the callback `add`; see `UpdatePrograms.of_rows`.
         """
         learner, recorder = self._learner, self._recorder
 
@@ -84,9 +86,11 @@ class RecordingPrograms:
     def _recorded(
         self, training: Any, function: Callable[..., Any], most_minibatches: int | None = None, *, num_mapped: int = 0
     ) -> Callable[..., Any]:
-        """Returns a function that makes an update twice, and returns the results of the second run. First, another
-        program makes the update on a copy of the state and records the minibatches for debugging. Then the training
-        program makes the update on the state. The record is passed to the callback `add`.
+        """Returns a function that makes an update twice: first to record the minibatches, then to train.
+
+        First, another program makes the update on a copy of the state and records the minibatches for debugging. Then
+        the training program makes the update on the state, and the function returns the results of this second run. The
+        record is passed to the callback `add`.
         """
         key = (id(training), most_minibatches)
         if key not in self._compiled:

@@ -29,8 +29,10 @@ _EIGHTHS = (8, 10, 12, 15)
 
 
 class PaddedRows(NamedTuple):
-    """Arguments of a compiled update: a padded batch, the numbers of real rows (rows that are not padding) and gradient
-    steps, and an `UpdatePlan` (static sizes, such as the minibatch size).
+    """Arguments of a compiled update: a padded batch, and the sizes of the batch and of the update.
+
+    The sizes are the numbers of real rows (rows that are not padding) and gradient steps, and an `UpdatePlan` (static
+    sizes, such as the minibatch size).
 
     Attributes:
         items: ``{module_id: Items}``, with the device axis first; see `lay_out_rows`.
@@ -44,8 +46,9 @@ class PaddedRows(NamedTuple):
 
 
 def padded_size(n: int) -> int:
-    """Returns the padded size for a batch of `n` rows: the smallest of the few allowed sizes that is at least `n`. It
-    is at most a quarter larger than `n`.
+    """Returns the padded size for a batch of `n` rows: the smallest allowed size that is at least `n`.
+
+    Only a few sizes are allowed. The padded size is at most a quarter larger than `n`.
     """
     if n <= 8:
         return n
@@ -63,11 +66,12 @@ def rows_per_shard(num_rows: int, num_shards: int) -> int:
 def lay_out_rows(
     columns: dict[str, Any], form: Form, *, num_devices: int, num_shards: int, size: int, mask: bool
 ) -> Items:
-    """Distributes the rows ``[N, ...]`` (or chunks) of a batch over D devices and S shuffle shards, which are shuffled
-    separately, and pads every shard to `size` rows (or chunks). The columns become ``[D, S / D, size, ...]``.
+    """Distributes the rows of a batch over devices and shuffle shards, and pads every shard to `size` rows.
 
-    Shard ``s`` has the rows ``s * n ... (s + 1) * n - 1`` with ``n = rows_per_shard(N, S)``. The padding of the last
-    shards up to ``n``, and of every shard up to `size`, repeats real rows, so that it causes no invalid gradients.
+    The rows (or chunks) ``[N, ...]`` become ``[D, S / D, size, ...]``, with D devices and S shuffle shards, which are
+    shuffled separately. Shard ``s`` has the rows ``s * n ... (s + 1) * n - 1`` with ``n = rows_per_shard(N, S)``. The
+    padding of the last shards up to ``n``, and of every shard up to `size`, repeats real rows, so that it causes no
+    invalid gradients.
 
     Args:
         columns: ``{column: pytree of arrays [N, ...]}``.
@@ -153,9 +157,9 @@ def checked_block(module_id: str, block: Block, modules: MultiRLModule, plan: Up
 
 
 def check_columns(module_id: str, columns: dict[str, Any], module: RLModule) -> None:
-    """Raises a ValueError if a column of a module's batch is neither numeric nor bool, or if the observations or
-    actions in the batch do not match the module's spaces.
+    """Raises a ValueError if the columns of a module's batch do not fit the module.
 
+    Each column must be numeric or bool. The observations and actions in the batch must match the module's spaces.
     Structure, shapes and kinds of dtypes are compared; values are not checked.
     """
     for name, column in columns.items():

@@ -35,12 +35,13 @@ class TrainedOn:
 
 
 class Amount(NamedTuple):
-    """Amount of one module's data in an update: the number of steps, and the number of items. Items are the units that
-    minibatches consist of: single steps, chunks (training sequences) or env steps.
+    """Amount of one module's data in an update: the number of steps, and the number of items.
+
+    Items are the units that minibatches consist of: single steps, chunks (training sequences) or env steps.
 
     Attributes:
         num_rows: Number of steps.
-        num_items: Number of items of which minibatches consist: single steps, chunks or env steps.
+        num_items: Number of items.
         rows_per_item: Number of steps of an item.
     """
 
@@ -66,9 +67,10 @@ def lifetime_env_steps(timesteps: Mapping[str, Any] | int | None) -> int:
 
 
 def amount_of_block(form: Form, num_steps: int, num_columns: int) -> Amount:
-    """Returns the amount of data in sampled steps ``[T, B, ...]``: the number of steps, and the number of items. Items
-    are the units that minibatches consist of; `form` defines them as single steps, chunks (training sequences) or env
-    steps.
+    """Returns the amount of data in sampled steps ``[T, B, ...]``: the number of steps, and the number of items.
+
+    Items are the units that minibatches consist of; `form` defines them as single steps, chunks (training sequences) or
+    env steps.
     """
     return Amount(num_steps * num_columns, form.num_items(num_steps, num_columns), form.rows_per_item)
 
@@ -80,8 +82,10 @@ def trained_on(
     masks: Mapping[str, Any],
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
-    """Counts the valid rows (not masked) on which one update trains each module, from batch sizes and masks in host
-    memory. If masks are inside a compiled program, use `counted_by_program`.
+    """Counts the valid rows (not masked) on which one update trains each module.
+
+    The counts follow from batch sizes and masks in host memory. If masks are inside a compiled program, use
+    `counted_by_program`.
 
     Args:
         modules: The learner's modules, by id.
@@ -117,8 +121,10 @@ def trained_in_each(
     forms: Mapping[str, Form],
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
-    """Returns the numbers of rows on which one update trains each module, per gradient step and in total, ``{module id:
-    TrainedOn}``. The numbers follow from the batch size, which is equal in all updates; see `Learner.training_counts`.
+    """Returns the numbers of rows on which one update trains each module, ``{module id: TrainedOn}``.
+
+    The numbers are per gradient step and in total. They follow from the batch size, which is equal in all updates; see
+    `Learner.training_counts`.
     """
     columns = num_columns or dict.fromkeys(modules, 1)
     amounts = {mid: amount_of_block(forms.get(mid, RowForm()), num_steps, columns[mid]) for mid in modules}

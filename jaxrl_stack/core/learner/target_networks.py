@@ -38,8 +38,10 @@ class TargetNetworkUpdates(Learner):
     shared_extra: tuple[str, ...] = (LAST_TARGET_UPDATE, TARGET_UPDATES)
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """Returns the extra state of the base class, and two counters, initially 0, for every module with target
-        networks: sampled env steps at the last target update, and number of target updates.
+        """Returns the extra state of the base class, and two counters for every module with target networks.
+
+        The counters are initially 0. They are the sampled env steps at the last target update, and the number of target
+        updates.
         """
         return {
             **super().initial_extra_state(),
@@ -81,8 +83,9 @@ class TargetNetworkUpdates(Learner):
         return q_learning.target_update_due(state.timesteps, last, self.env_steps_between_target_updates(module_id))
 
     def env_steps_between_target_updates(self, module_id: str) -> int:
-        """Returns the minimum number of sampled env steps between two updates of a module's target networks. If 0, the
-        target networks are updated after every update of the learner.
+        """Returns the minimum number of sampled env steps between two updates of a module's target networks.
+
+        If 0, the target networks are updated after every update of the learner.
         """
         return self.config_for(module_id).target_network_update_freq
 

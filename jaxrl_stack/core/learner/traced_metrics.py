@@ -139,10 +139,10 @@ class TracedMetrics:
         function: Callable[[RunningStatistics], jax.Array | dict[str, jax.Array]],
         statistics: RunningStatistics,
     ) -> None:
-        """Logs a metric that is computed from statistics, ``function(statistics)``. The statistics are the mean and
-        variance of a quantity over the rows of a minibatch. An update reports the metric of its last minibatch.
+        """Logs a metric that is computed from statistics of a minibatch, ``function(statistics)``.
 
-        The statistics of all parts of a minibatch and of all devices are merged first.
+        The statistics are the mean and variance of a quantity over the rows of a minibatch. An update reports the
+        metric of its last minibatch. The statistics of all parts of a minibatch and of all devices are merged first.
 
         Args:
             key: Name or path.
@@ -184,8 +184,10 @@ class Metrics:
 
     @classmethod
     def of(cls, logged: Mapping[MetricKey, tuple[How, Any]]) -> Metrics:
-        """Creates `Metrics` from logged values, ``{path: (reduction, value)}``. A value is a scalar or, if the
-        reduction is a function, the mean and variance of a quantity over rows (`RunningStatistics`).
+        """Creates `Metrics` from logged values, ``{path: (reduction, value)}``.
+
+        A value is a scalar or, if the reduction is a function, the mean and variance of a quantity over rows
+        (`RunningStatistics`).
         """
         by_how: dict[str, list[Any]] = {}
         for how, value in logged.values():
@@ -196,8 +198,10 @@ class Metrics:
         return cls(numbers, statistics, tuple((path, how) for path, (how, _) in logged.items()))
 
     def logged(self) -> dict[MetricKey, tuple[How, Any]]:
-        """Returns these metrics as logged values, ``{path: (reduction, value)}``, in the order of logging. A value is a
-        scalar or, if the reduction is a function, the mean and variance of a quantity over rows (`RunningStatistics`).
+        """Returns these metrics as logged values, ``{path: (reduction, value)}``, in the order of logging.
+
+        A value is a scalar or, if the reduction is a function, the mean and variance of a quantity over rows
+        (`RunningStatistics`).
         """
         numbers = {how: iter(values) for how, values in self.numbers.items()}
         statistics = iter(self.statistics)
@@ -349,8 +353,9 @@ class Metrics:
 
 
 def put_counter(metrics: dict[MetricKey, Any], path: MetricKey, counter: Any) -> None:
-    """Adds a counter, uint32[2] (high and low word of the number), to the metrics as two float32 numbers whose float64
-    sum is the counter; a single float32 is exact only up to 2**24.
+    """Adds a counter to the metrics as two float32 numbers whose float64 sum is the counter.
+
+    The counter is uint32[2] (high and low word of the number). A single float32 is exact only up to 2**24.
 
     Args:
         metrics: Metrics that the program returns; changed in place.
@@ -373,8 +378,9 @@ def sum_of_counters(one: jax.Array, other: jax.Array) -> jax.Array:
 
 
 def put_setting(metrics: dict[MetricKey, Any], path: MetricKey, value: jax.Array) -> None:
-    """Adds a float32 setting, such as a learning rate, to the metrics as an array ``[1]``. Results show values of this
-    shape as the shortest decimal: 0.0003, not 0.000300000014.
+    """Adds a float32 setting, such as a learning rate, to the metrics as an array ``[1]``.
+
+    Results show values of this shape as the shortest decimal: 0.0003, not 0.000300000014.
 
     Args:
         metrics: Metrics that the program returns; changed in place.
