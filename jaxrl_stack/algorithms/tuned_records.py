@@ -34,7 +34,7 @@ class Held:
 class Measured:
     """Evidence for tuned settings: numbers of env steps after which the mean return reached a target.
 
-    Measured by runs of ``python -m bench.learning``. Each run is one line of ``bench/learning.jsonl``.
+    Runs of ``python -m bench.learning`` measure these numbers. Each run is one line of ``bench/learning.jsonl``.
 
     Args:
         target: Mean return to reach, in ``env_runners/episode_return_mean``.
@@ -61,7 +61,7 @@ class Evaluated:
     """Evidence for tuned settings: numbers of env steps after which the mean return of greedy episodes reached a
     target.
 
-    Measured by runs of ``python -m bench.dreamer``. Each run is one line of ``bench/dreamer.jsonl``.
+    Runs of ``python -m bench.dreamer`` measure these numbers. Each run is one line of ``bench/dreamer.jsonl``.
 
     Args:
         target: Mean return of greedy episodes to reach.
@@ -83,7 +83,7 @@ class Evaluated:
 class Scored:
     """Evidence for tuned settings: mean returns of the final policy in evaluation episodes.
 
-    Measured by runs of ``python -m bench.scores``. Each run is one line of ``bench/scores.jsonl``.
+    Runs of ``python -m bench.scores`` measure these returns. Each run is one line of ``bench/scores.jsonl``.
 
     Args:
         steps: Env steps of each run.

@@ -70,8 +70,8 @@ def bytes_of(array: np.ndarray) -> memoryview:
 def _header(described: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> tuple[bytes, list[str]]:
     """Returns the header of an array file, and the names of the arrays in the order of the file.
 
-    The header contains the first bytes of the file, which describe the arrays. Arrays with wide dtypes come first, for
-    alignment.
+    The header consists of the first bytes of the file, and describes the arrays. In the order of the file, wide dtypes
+    come first, for alignment.
     """
     names = sorted(described, key=lambda name: (-described[name][1].itemsize, name))
     entries, end = {}, 0

@@ -83,8 +83,8 @@ class NeededCode:
     def add(self, node: Any, name: str = "") -> None:
         """Adds the classes and functions in a JSON node to the code that the caller must list in ``allow``.
 
-        The caller needs this code to load the checkpoint. Skips classes and functions that are already allowed. See
-        `code_in`.
+        Loading the checkpoint needs this code. Skips classes and functions that are already allowed. See `code_in` for
+        the search in the node.
         """
         for path, bases in code_in(node, name):
             self.add_class(path, *bases)

@@ -42,8 +42,7 @@ class Remote:
         """Writes a checkpoint and uploads it to this remote path, where it replaces the earlier checkpoint.
 
         The checkpoint is first written to a temporary local folder. Then the files are uploaded to a path next to this
-        remote path. After all files are uploaded, the new checkpoint replaces the earlier checkpoint at this remote
-        path.
+        remote path. The replacement begins only after all files are uploaded.
         """
         with tempfile.TemporaryDirectory(prefix="checkpoint_") as folder:
             local = Path(folder) / "it"

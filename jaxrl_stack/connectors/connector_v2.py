@@ -96,8 +96,8 @@ class ConnectorV2(Checkpointable, Constructible):
     def _form(cls) -> type[ConnectorV2] | None:
         """Returns the additional base class that a new connector class needs: `PureConnector`, `HostConnector` or None.
 
-        `PureConnector` if the connector overrides ``apply``, else `HostConnector` if the connector overrides
-        ``__call__``. None if the connector needs no additional base class.
+        Returns `PureConnector` if the connector overrides ``apply``, else `HostConnector` if the connector overrides
+        ``__call__``. Returns None if the connector needs no additional base class.
         """
         for base in cls.__mro__:
             names = vars(base)

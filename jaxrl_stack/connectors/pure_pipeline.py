@@ -83,7 +83,7 @@ class PurePipeline:
     def earlier_frames(self, state: Any) -> Any:
         """Returns the n - 1 frames before the next observation, ``[B, ..., (n - 1) * C]``.
 
-        This is the history in the state of the last connector, which stacks n frames of C channels. See
+        These frames are the history in the state of the last connector, which stacks n frames of C channels. See
         `ConnectorV2.earlier_frames`.
         """
         name, connector = self.members[-1]

@@ -114,9 +114,9 @@ class TD3Config(OffPolicyConfig):
     def static_value(self, name: str) -> float | None:
         """Returns the value of a setting that compiled programs contain as a constant; None for all other settings.
 
-        These settings are named in ``experimental(_static_settings=...)``; the other settings are arguments of compiled
-        programs. With `bc_alpha` (TD3+BC on recorded data), the constant of `random_timesteps` is 0, so that no action
-        is drawn uniformly at random.
+        A setting is a constant, not an argument, of compiled programs if ``experimental(_static_settings=...)``
+        contains the setting's `name`. With `bc_alpha` (TD3+BC on recorded data), the constant of `random_timesteps` is
+        0, so that no action is drawn uniformly at random.
         """
         value = super().static_value(name)
         return 0 if name == "random_timesteps" and value is not None and self.bc_alpha is not None else value

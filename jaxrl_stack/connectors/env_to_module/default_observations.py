@@ -47,9 +47,9 @@ class DefaultObservations(FlattenObservations):
         super().__init__(input_observation_space, input_action_space, **kwargs)
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
-        """Returns the observation space after the connector, in which parts other than images are flattened.
+        """Returns the observation space after the connector: all parts except images and the action mask are flattened.
 
-        Images and the action mask keep their spaces; the other parts of the observation become one-dimensional float32
+        Images and the action mask keep their spaces. The other parts of the observation become one-dimensional float32
         Boxes. A Discrete with many values may instead become a Discrete that starts at 0; see
         `flatten_space_beside_images`.
         """

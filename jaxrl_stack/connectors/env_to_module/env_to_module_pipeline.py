@@ -68,7 +68,7 @@ class EnvToModulePipeline(ConnectorPipelineV2):
 def _states_before(episodes: Sequence[Any], first: Any) -> Any:
     """Returns the recurrent states ``[B, ...]`` with which unfinished episodes continue.
 
-    This is the state after the last step of each episode, or the initial state `first` if the episode has no steps.
+    An episode continues with the state after its last step, or with the initial state `first` if it has no steps.
     """
     states = []
     for episode in episodes:

@@ -69,10 +69,11 @@ class NormalizeRewards(ConnectorV2):
         return type(self) is NormalizeRewards
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Updates the running statistics of returns, then divides REWARDS by the standard deviation of returns.
+        """Updates the running statistics of returns, then divides REWARDS by the running standard deviation of returns.
 
-        Does not update the statistics if ``update_stats`` or ``ctx.update_statistics`` is False. REWARDS are float32
-        ``[T, B]``. The results are clipped to ±``clip_by_value`` (None: no clipping).
+        The update adds the returns of the sampled steps to the statistics. If ``update_stats`` or
+        ``ctx.update_statistics`` is False, the statistics do not change. REWARDS are float32 ``[T, B]``. The results
+        are clipped to ±``clip_by_value`` (None: no clipping).
         """
         state, batch = dict(state), dict(batch)
         for key, module_id in self._state_keys(batch):

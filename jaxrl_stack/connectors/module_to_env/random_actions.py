@@ -49,8 +49,8 @@ class RandomActions(ConnectorV2):
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         """Replaces each action in the column ACTIONS, with probability `epsilon`, by a random action.
 
-        Draws the random actions ``[B, ...]`` with ``ctx.key``, and removes the column ACTION_LOGP. If ``ctx.explore``
-        is False, returns the batch unchanged.
+        ACTIONS are ``[B, ...]``. Draws the random actions with ``ctx.key``, and removes the column ACTION_LOGP. If
+        ``ctx.explore`` is False, returns the batch unchanged.
 
         Raises:
             ValueError: Exploring without ``ctx.key``.

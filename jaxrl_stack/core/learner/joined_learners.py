@@ -43,8 +43,8 @@ LEAVE_TIMEOUT_S = 5.0
 class _LostLearnersError(Exception):
     """Raised if the learners must be restarted after a failure.
 
-    A process died, learners do not answer after another one has failed, or a compiled program failed. ``__cause__`` is
-    the first error.
+    Possible failures: a process died, learners do not answer after another one has failed, or a compiled program
+    failed. ``__cause__`` is the first error.
     """
 
 

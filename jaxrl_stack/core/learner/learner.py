@@ -1170,7 +1170,8 @@ class Learner(Checkpointable):
     def _check_not_in_pure_hook(self, what: str) -> None:
         """Raises a RuntimeError if a pure hook (compiled into the update) reads the learner's attribute `what`.
 
-        `what` is the name of the attribute. The attribute's value would become a constant of the compiled program.
+        `what` is the name of the attribute. A pure hook must not read the attribute, because the value would become a
+        constant of the compiled program.
         """
         if self._tracing.pure_hook is not None:
             raise RuntimeError(
