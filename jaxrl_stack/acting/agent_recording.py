@@ -1,6 +1,7 @@
-"""Recording of steps on a host EnvRunner for agents that do not act in every env step. The arrays of each module
-contain complete agent steps. An agent step is complete once the agent's next observation or the end of the agent's
-episode is known.
+"""Recording of agent steps on a host EnvRunner, for agents that do not act in every env step.
+
+The arrays of each module contain complete agent steps. An agent step is complete once the agent's next observation or
+the end of the agent's episode is known.
 
 The policy's results are stored for all rows at once. A row is one agent in one environment; for each row, a list holds
 the acts (recorded policy results) with which its complete steps began. After the block, one gather per column puts the
@@ -27,9 +28,11 @@ NO_ACT = -1
 
 
 class HeldRows(NamedTuple):
-    """State of a module's rows (one agent in one environment each) at the end of a recorded block of steps, from which
-    the recording of the next block continues: incomplete agent steps, and whether each row's next complete step begins
-    an episode.
+    """State of a module's recording at the end of a block of steps, from which the recording of the next block
+    continues.
+
+    The state contains incomplete agent steps, and whether each row's next complete step begins an episode. A row is one
+    agent in one environment.
 
     Attributes:
         rows: Rows with an incomplete step, ``n`` of them.
@@ -133,9 +136,11 @@ class AgentRecording:
         )
 
     def _step_of(self, row: int, act: int) -> int:
-        """Returns the index of the vector step in which a row (one agent in one environment) took the action that is
-        stored at index `act` of the recording. Index 0 stores the action of an agent step that was incomplete at the
-        end of the previous block: its vector step has a negative index.
+        """Returns the vector step (step of all environments) in which an agent took the action at index `act` of the
+        recording.
+
+        `row` is one agent in one environment. Index 0 stores the action of an agent step that was incomplete at the end
+        of the previous block: its vector step has a negative index.
         """
         return self._held_begins[row] if act == 0 else act - 1
 
@@ -160,8 +165,9 @@ class AgentRecording:
         self.starts = list(held.starts)
 
     def begin(self, step: int, rows: Iterable[int], matrix: np.ndarray, loose: Sequence[np.ndarray], obs: Any) -> None:
-        """Records the observations and actions of the rows (one agent in one environment each) that act in a vector
-        step. Their agent steps are incomplete until `complete` is called for them.
+        """Records the observations and actions of the agents that act in a vector step (a step of all environments).
+
+        The agent step of a row (one agent in one environment) is incomplete until `complete` is called for the row.
 
         Args:
             step: Index of the vector step.
@@ -230,10 +236,12 @@ class AgentRecording:
             self.held[row], self.pending[row] = NO_ACT, 0.0
 
     def finish(self) -> None:
-        """Stores, for each row (one agent in one environment), the observation that follows the row's last complete
-        step. The row's incomplete step contains this observation. Call this method after the last vector step.
+        """Stores the observation after each agent's last complete step. Call this method after the last vector step
+        (step of all environments).
 
-        Stores nothing for a row that lacks one of the two steps, or whose last complete step ended the agent's episode.
+        A row is one agent in one environment. The row's incomplete step contains the observation that follows the row's
+        last complete step. Stores nothing for a row that lacks one of the two steps, or whose last complete step ended
+        the agent's episode.
         """
         last = self.counts - 1
         rows = np.flatnonzero((np.array(self.held) != NO_ACT) & (last >= 0))
@@ -247,17 +255,19 @@ class AgentRecording:
 
     @property
     def mask(self) -> np.ndarray:
-        """Mask of the complete agent steps in the recorded columns, bool ``[T, R]``. In a row (one agent in one
-        environment) with n complete steps, the first n entries are True.
+        """Mask of the complete agent steps in the recorded columns, bool ``[T, R]``.
+
+        In a row (one agent in one environment) with n complete steps, the first n entries are True.
         """
         return np.arange(self.num_steps)[:, None] < self.counts
 
     def columns(self) -> dict[str, Any]:
-        """Returns the recorded columns of the module, ``{column: pytree [T, R, ...]}``. Each of its R rows is one agent
-        in one environment. Along axis T, a row has its complete agent steps first, then masked entries. An agent
-        step is complete once the agent's next observation or the end of the agent's episode is known.
+        """Returns the recorded columns of the module's complete agent steps, ``{column: pytree [T, R, ...]}``.
 
-        Masked entries repeat a complete step, so that their values are as valid as recorded ones.
+        An agent step is complete once the agent's next observation or the end of the agent's episode is known.
+
+        Each of the R rows is one agent in one environment. Along axis T, a row has its complete agent steps first, then
+        masked entries. Masked entries repeat a complete step, so that their values are as valid as recorded ones.
         """
         mask = self.mask
         matrix, *others = self._acts_of_steps()
@@ -276,8 +286,10 @@ class AgentRecording:
         }
 
     def _acts_of_steps(self) -> list[np.ndarray]:
-        """Returns the arrays (observations, actions, outputs) that were recorded when each complete agent step began,
-        ``[T, R, ...]``. If all agents acted in every step, the arrays are views of the recording, not copies.
+        """Returns the arrays that were recorded when each complete agent step began, ``[T, R, ...]``.
+
+        The arrays contain observations, actions and outputs. If all agents acted in every step, the arrays are views of
+        the recording, not copies.
         """
         flat = self._gathered()
         if np.array_equal(flat.reshape(-1), np.arange(self.num_rows, flat.size + self.num_rows)):
@@ -285,9 +297,11 @@ class AgentRecording:
         return [leaf.reshape(-1, *leaf.shape[2:])[flat] for leaf in self._acts]
 
     def _gathered(self) -> np.ndarray:
-        """Returns the indices of the acts (recorded policy results) with which the complete agent steps of R rows
-        began, int64 ``[T, R]``. A row is one agent in one environment. The indices refer to the recorded acts
-        ``[T + 1, R]``, flattened to ``[(T + 1) * R]``. Act 0 of each row comes from the previous block.
+        """Returns the flat indices of the recorded policy results with which complete agent steps began, int64
+        ``[T, R]``.
+
+        The indices refer to the recorded acts (policy results) ``[T + 1, R]``, flattened to ``[(T + 1) * R]``. Each of
+        the R rows is one agent in one environment. Act 0 of each row comes from the previous block.
 
         After a row's last complete step its act is repeated. A row without a complete step repeats the last act of the
         row with the most complete steps.
@@ -312,10 +326,12 @@ class AgentRecording:
         return rewards
 
     def times(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns ``(begins, seen)``, int32 ``[T, R]`` each: the times of the complete agent steps of R rows (one agent
-        in one environment each), counted in vector steps (steps of all environments). `begins` contains the vector step
-        in which each agent step began, and `seen` the number of vector steps after which the agent step was complete.
-        Along axis T, a row has its complete agent steps first, then zeros. See `AgentTimes`.
+        """Returns the times of complete agent steps, counted in vector steps (steps of all environments), as
+        ``(begins, seen)``.
+
+        Both arrays are int32 ``[T, R]``; each of the R rows is one agent in one environment. `begins` contains the
+        vector step in which each agent step began. `seen` contains the number of vector steps after which the agent
+        step was complete. Along axis T, a row has its complete agent steps first, then zeros. See `AgentTimes`.
         """
         assert self._seen is not None
         begins, seen = np.zeros((2, self.num_steps, self.num_rows), np.int32)
@@ -349,8 +365,10 @@ class AgentRecording:
 
     def _problem_with(self, act: int, row: int) -> str:
         """Returns the error text for an invalid observation: its action mask allows no action, or the observation is
-        not finite. `act` is the index, in this recording, of the action that row `row` (one agent in one environment)
-        took on this observation.
+        not finite.
+
+        `act` is the index, in this recording, of the action that row `row` (one agent in one environment) took on this
+        observation.
         """
         obs = self._obs if self._obs_leaves else self._layout.read(Columns.OBS, self._matrix, self._loose)
         has_mask = isinstance(obs, Mapping) and ACTION_MASK in obs
@@ -425,16 +443,20 @@ class AgentRecordings:
         return range(index, recording.num_rows, self.num_envs)
 
     def columns(self) -> dict[str, dict[str, Any]]:
-        """Returns the recorded columns of all modules, ``{module_id: {column: pytree [T, R, ...]}}``. Each of a
-        module's R rows is one agent in one environment. Along axis T, a row has its complete agent steps first, then
-        masked entries. An agent step is complete once the agent's next observation or the end of the agent's episode is
-        known.
+        """Returns the recorded columns of all modules' complete agent steps,
+        ``{module_id: {column: pytree [T, R, ...]}}``.
+
+        An agent step is complete once the agent's next observation or the end of the agent's episode is known. Each of
+        a module's R rows is one agent in one environment. Along axis T, a row has its complete agent steps first, then
+        masked entries.
         """
         return {mid: recording.columns() for mid, recording in self.of_modules.items()}
 
     def starts(self) -> dict[str, np.ndarray]:
-        """Returns ``{module_id: bool [R]}``: whether the first complete step of each row begins an episode of the row's
-        agent. Each of a module's R rows is one agent in one environment; see `Part.starts`.
+        """Returns ``{module_id: bool [R]}``: whether each row's first complete step begins an episode. A row is one
+        agent in one environment.
+
+        The episode is the episode of the row's agent. See `Part.starts`.
         """
         return {mid: np.array(recording.starts) for mid, recording in self.of_modules.items()}
 
@@ -474,9 +496,10 @@ class AgentRecordings:
         return {mid: int(recording.counts.sum()) for mid, recording in self.of_modules.items()}
 
     def not_usable(self) -> list[NotUsable]:
-        """Finds NaN or infinite values and action masks that allow no action in the recorded steps; see
-        `Recording.not_usable`. In the result, `NotUsable.step` counts the steps of one agent, not vector steps (steps
-        of all environments).
+        """Finds NaN or infinite values, and action masks that allow no action, in the recorded steps.
+
+        See `Recording.not_usable`. In the result, `NotUsable.step` counts the steps of one agent, not vector steps
+        (steps of all environments).
         """
         found = []
         for mid, recording in self.of_modules.items():

@@ -47,8 +47,9 @@ class HeldSteps:
         return cls(zeros, jnp.zeros((num_rows,), jnp.float32), jnp.zeros((num_rows,), bool))
 
     def begun(self, acts: jax.Array, columns: dict[str, Any]) -> HeldSteps:
-        """Returns a copy of these `HeldSteps` in which each row that acts begins an incomplete step. A row is one agent
-        in one environment; the mask `acts` is True for rows that act.
+        """Returns a copy of these `HeldSteps` with a new incomplete agent step for each agent that acts.
+
+        A row is one agent in one environment.
 
         Args:
             acts: bool ``[B]``, rows that act; none of them has an incomplete step.
@@ -61,7 +62,9 @@ class HeldSteps:
         )
 
     def rewarded(self, rewards: jax.Array) -> HeldSteps:
-        """Returns a copy of these `HeldSteps` in which the rewards of an env step are added to the incomplete steps.
+        """Returns a copy of these `HeldSteps` in which the rewards of an env step are added to the incomplete agent
+        steps.
+
         Rewards of rows (one agent in one environment each) without an incomplete step are ignored.
 
         Args:
@@ -70,8 +73,9 @@ class HeldSteps:
         return dataclasses.replace(self, rewards=self.rewards + jnp.where(self.is_held, rewards, 0.0))
 
     def without(self, complete: jax.Array) -> HeldSteps:
-        """Returns a copy of these `HeldSteps` (incomplete agent steps) without the steps of the rows where the mask
-        `complete` is True, because these steps are now complete and recorded.
+        """Returns a copy of these `HeldSteps` without the agent steps that are now complete and recorded.
+
+        The mask `complete` is True for the rows (one agent in one environment each) of these steps.
 
         Args:
             complete: bool ``[B]``, rows whose step is complete.

@@ -81,8 +81,9 @@ class RunnerState:
 
 
 class EpisodeEnds(NamedTuple):
-    """Ends of episodes in T steps of B environments, with the return and length of each ended episode. All arrays
-    are ``[T, B]``; returns and lengths are valid where `ended` is True.
+    """Ends, returns and lengths of episodes in T steps of B environments.
+
+    All arrays are ``[T, B]``; returns and lengths are valid where `ended` is True.
 
     Attributes:
         ended: bool, whether an episode ended with the step.
@@ -133,8 +134,9 @@ class ShownStep(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Results of an environment step (rewards, flags, next observations), each by module, ``{module_id: [B, ...]}``:
-    the values of the module's B rows (one agent in one environment each).
+    """Results of an environment step (rewards, flags, next observations), by module.
+
+    Each field is ``{module_id: [B, ...]}``, with the values of the module's B rows (one agent in one environment each).
 
     Attributes:
         final_obs: Observations after the step, before any reset.
@@ -219,9 +221,11 @@ class DeviceRollout:
         return step if isinstance(step, OpponentStep) else None
 
     def with_snapshots(self, module_id: str, *, num_envs: int, num_self_play: int, num_blocks: int) -> Self:
-        """Returns a copy of the rollout with snapshots (stored copies of a module) as opponents. In the first S of the
-        B environments, the module plays all agents (self-play). In the other ``B - S`` environments, the module plays
-        the first agent, and snapshots play all other agents.
+        """Returns a copy of the rollout in which snapshots (stored copies of a module) are opponents in some
+        environments.
+
+        In the first S of the B environments, the module plays all agents (self-play). In the other ``B - S``
+        environments, the module plays the first agent, and snapshots play all other agents.
 
         Args:
             module_id: The module, which plays all agents in this rollout.
@@ -236,9 +240,10 @@ class DeviceRollout:
         return dataclasses.replace(self, modules={**self.modules, OPPONENTS: step}, module_map=module_map, held=held)
 
     def with_opponents(self, state: RunnerState) -> Self:
-        """Returns a copy of the rollout whose opponents act with the weights of the snapshots (stored copies of a
-        module) in the runner's `state`. Call this method while JAX traces the program that steps the environments, with
-        the traced `state`.
+        """Returns a copy of the rollout whose opponents act with the snapshots' weights in the runner's `state`.
+        Snapshots are stored copies of a module.
+
+        Call this method while JAX traces the program that steps the environments, with the traced `state`.
         """
         if self.opponents is None:
             return self
@@ -250,8 +255,9 @@ class DeviceRollout:
         return dataclasses.replace(self, modules=modules)
 
     def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> ConnectorContext:
-        """Returns the values that connectors may read in every step of a rollout, such as weights and settings, as a
-        `ConnectorContext`. They are the same for all modules. See `ModuleStep.context`.
+        """Returns the values that connectors may read in every step of a rollout, such as weights and settings.
+
+        The values are a `ConnectorContext`, and are the same for all modules. See `ModuleStep.context`.
         """
         return next(iter(self.modules.values())).context(params, rest, settings, timesteps, **static)
 
@@ -288,8 +294,11 @@ class DeviceRollout:
         )
 
     def _env_params(self) -> Any:
-        """Returns the parameters ``env.params`` of the environment. Each leaf in the rollout's `env_params` replaces
-        the leaf with the same name. Arrays are JAX arrays, because a traced action cannot index NumPy arrays.
+        """Returns the parameters ``env.params`` of the environment, with the replacements in the rollout's
+        `env_params`.
+
+        Each leaf in the rollout's `env_params` replaces the leaf with the same name. Arrays are JAX arrays, because a
+        traced action cannot index NumPy arrays.
         """
         own = jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, self.env.params)
         return with_named_leaves(own, self.env_params) if self.env_params else own
@@ -344,10 +353,11 @@ class DeviceRollout:
         answers: Answers,
         in_frames: Collection[str],
     ) -> tuple[RunnerState, dict[str, Any]]:
-        """Records an env step in which all agents act. Returns the new runner state and the recorded columns by module;
-        `env_state` and `obs` of the state are not updated. For the modules in `in_frames`, which stack frames, recorded
-        observations are reduced to the newest frame, and the column ``RESETS`` is added: a mask of the rows (one agent
-        in one environment each) whose step begins an episode.
+        """Records an env step in which all agents act, and returns the new runner state and the recorded columns.
+
+        The columns are grouped by module; `env_state` and `obs` of the state are not updated. For the modules in
+        `in_frames`, which stack frames, recorded observations are reduced to the newest frame. Their columns also
+        contain ``RESETS``: a mask of the rows (one agent in one environment each) whose step begins an episode.
         """
         final_obs, rewards, terminateds, truncateds, resets, _ = answers
         new_modules, recorded = {}, {}
@@ -417,8 +427,11 @@ class DeviceRollout:
     def _unclaimed(
         self, held: Mapping[str, HeldSteps], acts: Mapping[str, jax.Array], answers: Answers
     ) -> dict[str, jax.Array]:
-        """Finds the rows (one agent in one environment each) that received a reward in an env step although they did
-        not act and had no incomplete agent step, ``{module_id: bool [B]}``; see `StepRecord.unclaimed`.
+        """Finds the agents that received a reward in an env step although they did not act and had no incomplete agent
+        step.
+
+        Returns ``{module_id: bool [B]}``, True for the rows (one agent in one environment each) of these agents. See
+        `StepRecord.unclaimed`.
 
         Args:
             held: Incomplete steps that began before this env step.
@@ -438,8 +451,10 @@ class DeviceRollout:
         answers: Answers,
         after: Any,
     ) -> ShownStep:
-        """Returns the data of one env step from which the host builds multi-agent episode objects: each agent's
-        observations, actions, module outputs, rewards and end flags, and the end flags of the whole episodes.
+        """Returns the data of one env step from which the host builds multi-agent episode objects.
+
+        The data contain each agent's observations, actions, module outputs, rewards and end flags, and the end flags of
+        the whole episodes.
 
         Args:
             columns: Columns of the acts of all rows, by module.
@@ -462,17 +477,20 @@ class DeviceRollout:
         return ShownStep(self.module_map.by_agent(shown), after.terminated, after.truncated)
 
     def _of_info(self, module_id: str, info: Mapping[str, Any]) -> dict[str, Any]:
-        """Selects from the environments' `info` the columns that a module's training needs: losses, modules or learner
-        connectors declare these columns (see `declared`). Returns ``{column: [B, ...]}``; {} with several agents.
+        """Selects from the environments' `info` the columns that a module's training needs.
+
+        Losses, modules or learner connectors declare these columns (see `declared`). Returns ``{column: [B, ...]}``; {}
+        with several agents.
         """
         if self.module_map.is_multi_agent:
             return {}
         return {name: info[name] for name in self.declared.get(module_id, ()) if name in info}
 
     def _rows(self, of_env: Any) -> dict[str, Any]:
-        """Groups values of the environments by module: returns ``{module_id: [R, ...]}``, where each of a module's R
-        rows is one agent in one environment. `of_env` has one value per environment, ``[B, ...]``; with several agents,
-        it is ``{agent_id: [B, ...]}``.
+        """Groups the environments' values by module, and returns ``{module_id: [R, ...]}``.
+
+        Each of a module's R rows is one agent in one environment. `of_env` has one value per environment, ``[B, ...]``;
+        with several agents, it is ``{agent_id: [B, ...]}``.
         """
         if self.module_map.is_multi_agent:
             return self.module_map.rows(of_env)
@@ -556,8 +574,10 @@ class DeviceRollout:
         return {agent: jnp.int32(record.ended.size) for agent in self.agents}
 
     def unclaimed_rewards(self, record: StepRecord) -> dict[Any, jax.Array]:
-        """Returns ``{agent: bool}``: whether the agent received, in the recorded env steps, a reward that belongs to
-        none of its agent steps, such as a reward before its first action. Returns {} for a single agent.
+        """Returns ``{agent: bool}``: whether the agent received a reward that belongs to none of its agent steps.
+
+        The rewards are from the recorded env steps. An example is a reward before the agent's first action. Returns {}
+        for a single agent.
         """
         if not self.agents:
             return {}
@@ -605,9 +625,10 @@ class DeviceRollout:
         return StepKeys(policy=keys[:, 0], envs=self.env.step_keys(keys[:, 1:]), modules=modules)
 
     def merged(self, state: RunnerState, axis_name: str | None) -> RunnerState:
-        """Merges new connector statistics (collected since the last merge) into the earlier statistics, and returns the
-        runner's new state. Merges over all devices on the axis `axis_name`, or only on this device if `axis_name` is
-        None.
+        """Merges new connector statistics into the earlier statistics, and returns the runner's new state.
+
+        New statistics have been collected since the last merge. Merges over all devices on the axis `axis_name`, or
+        only on this device if `axis_name` is None.
         """
         modules = {mid: self.modules[mid].merged(own, axis_name) for mid, own in state.modules.items()}
         return dataclasses.replace(state, modules=modules)
@@ -615,9 +636,10 @@ class DeviceRollout:
     def block(
         self, module_id: str, columns: dict[str, Any], num_fragments: int, layout: Layout, *, earlier: Any = None
     ) -> Block:
-        """Converts one rollout to a `Block` for the learner: cuts the ``R * T`` steps of B environments into R
-        fragments of T steps, and places the fragments side by side on axis 1. ``[R * T, B, ...]`` becomes ``[T, R * B,
-        ...]``.
+        """Converts one rollout to a `Block` for the learner: cuts the rollout into R fragments of T steps.
+
+        The rollout has ``R * T`` steps of B environments. The fragments are placed side by side on axis 1:
+        ``[R * T, B, ...]`` becomes ``[T, R * B, ...]``.
 
         Args:
             module_id: Module of the columns.

@@ -46,8 +46,9 @@ class EpisodeBuilder:
         reset_infos: dict[tuple[int, int], dict] | None = None,
         weights_seq_no: int | None = None,
     ) -> list[tuple[int, SingleAgentEpisode]]:
-        """Cuts a recorded block of steps ``[T, B, ...]`` into episodes, and returns the episodes that ended. An
-        environment's first episode in the block may continue the environment's unfinished episode.
+        """Cuts a recorded block of steps ``[T, B, ...]`` into episodes, and returns the episodes that ended.
+
+        An environment's first episode in the block may continue the environment's unfinished episode.
 
         Args:
             columns: NumPy arrays ``[T, B, ...]``; ``final_obs`` is read where an episode ends and in the last row.

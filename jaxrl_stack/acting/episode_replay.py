@@ -41,16 +41,17 @@ class EpisodeReplay:
         self._due: int | None = None
 
     def expect(self, num_env_steps: int) -> None:
-        """Stores the number of sampled env steps that the next `replay` will pass to the callbacks. With this number,
-        `pass_over_missed` detects that `replay` was interrupted or not called.
+        """Stores the number of sampled env steps that the next `replay` will pass to the callbacks.
+
+        With this number, `pass_over_missed` detects that `replay` was interrupted or not called.
         """
         self._due = num_env_steps
 
     def pass_over_missed(self, lengths: Callable[[], np.ndarray]) -> None:
-        """Handles steps that the callbacks have missed, because an error or Ctrl-C interrupted or prevented the last
-        `replay`: discards the unfinished episodes and logs a warning. Does nothing if no steps were missed.
+        """Discards the unfinished episodes and logs a warning if callbacks have missed steps.
 
-        Callbacks are called again for episodes that begin later.
+        Callbacks have missed steps if an error or Ctrl-C interrupted or prevented the last `replay`. If no steps were
+        missed, does nothing. Callbacks are called again for episodes that begin later.
 
         Args:
             lengths: ``() -> int [B]``, steps of the environments' unfinished episodes.
@@ -105,8 +106,9 @@ class EpisodeReplay:
         return [*ended, *self._running.values()]
 
     def get_state(self) -> dict[str, Any]:
-        """Returns, as plain data, the unfinished episodes that callbacks have seen from the beginning. Returns {} if
-        there are none, or if callbacks have not seen all sampled steps.
+        """Returns, as plain data, the unfinished episodes that callbacks have seen from the beginning.
+
+        Returns {} if there are none, or if callbacks have not seen all sampled steps.
         """
         episodes = list(self._running.values())
         if not episodes or self._due is not None:

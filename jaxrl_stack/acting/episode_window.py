@@ -135,8 +135,9 @@ class EpisodeWindow:
 
     @classmethod
     def unpacked(cls, vectors: np.ndarray, agents: tuple[Hashable, ...] = ()) -> Unpacked:
-        """Restores the statistics of D devices from the vectors that `packed` returned, one vector per device. Returns
-        an `EpisodeWindow` of NumPy arrays ``[D, ...]``, and the flags that were packed with the window.
+        """Restores the statistics of D devices from the vectors that `packed` returned, one vector per device.
+
+        Returns an `EpisodeWindow` of NumPy arrays ``[D, ...]``, and the flags that were packed with the window.
 
         Args:
             vectors: uint32 ``[D, n]``, or ``[..., D, n]`` if several devices hold the vectors of all; the first copy is
@@ -154,8 +155,7 @@ class EpisodeWindow:
 
 
 class Unpacked(NamedTuple):
-    """Result of `EpisodeWindow.unpacked`: the `EpisodeWindow`, the flag `is_finite` that was packed with the window,
-    and `unclaimed`, the agents that got a reward that belongs to none of their steps.
+    """Result of `EpisodeWindow.unpacked`: the `EpisodeWindow`, and the flags that were packed with the window.
 
     Attributes:
         window: Window with NumPy arrays ``[D, ...]`` of D devices.
@@ -249,8 +249,9 @@ def redistributed(window: Any, num_devices: int, size: int) -> Any:
 
 
 def without_episodes(agent: Any) -> Any:
-    """Returns the statistics of an agent that took no part in the last episodes and has completed no steps: all returns
-    are NaN, and the number of steps is 0.
+    """Returns the statistics of an agent that took no part in the last episodes and has completed no steps.
+
+    All returns are NaN, and the number of steps is 0.
 
     Args:
         agent: An `AgentWindow` of NumPy arrays ``[D, ...]``.

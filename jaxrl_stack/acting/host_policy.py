@@ -54,6 +54,7 @@ class PackedColumns:
 
     def read(self, name: str, matrix: np.ndarray, loose: Any = ()) -> Any:
         """Returns one result of a policy call, such as the log-probabilities, as a pytree of arrays ``[..., B, ...]``.
+
         Reads the arrays from the matrix of packed results, or from `loose`, the results that the matrix does not
         contain.
 
@@ -68,9 +69,10 @@ class PackedColumns:
         return jax.tree.map(lambda slot: slot.read(matrix, loose), slots)
 
     def read_actions(self, matrix: np.ndarray, loose: Any = ()) -> tuple[Any, Any]:
-        """Reads ``(actions of the module, actions for the environments)`` from the packed results of a policy call. If
-        the environments take the module's actions unchanged, the results contain these actions only once, and both
-        items are the same object.
+        """Reads the module's actions and the actions for the environments from the packed results of a policy call.
+
+        If the environments take the module's actions unchanged, the results contain these actions only once, and both
+        returned items are the same object.
         """
         actions = self.read(Columns.ACTIONS, matrix, loose)
         return actions, actions if self._are_actions_for_env else self.read(Columns.ACTIONS_FOR_ENV, matrix, loose)
@@ -82,9 +84,11 @@ class PackedColumns:
 
 @dataclasses.dataclass
 class _Acting:
-    """Compiled acting program for one mode (explore, greedy or random actions). Its arguments include fixed arrays
-    (weights, settings, PRNG key) and arrays that vary from step to step (such as previous actions). Arrays of these two
-    kinds that do not affect the results are left out, because each argument costs time.
+    """Compiled acting program for one mode (explore, greedy or random actions).
+
+    The program's arguments include fixed arrays (weights, settings, PRNG key) and arrays that vary from step to step
+    (such as previous actions). Arrays of these two kinds that do not affect the results are left out, because each
+    argument costs time.
 
     Attributes:
         program: ``(fixed leaves, memory, counts, batch, varying leaves) -> (matrix, loose, memory)``.
@@ -308,8 +312,10 @@ class HostPolicy:
         return np.asarray(matrix), loose, memory
 
     def _counts(self, timesteps: int) -> np.ndarray:
-        """Returns a uint32[3] array: the number of `act` calls (low 32 bits), then the lifetime env steps as high word
-        and low word. Both numbers are in one array, because each argument of the compiled program costs time.
+        """Returns the number of `act` calls and the lifetime env steps in one array, uint32[3].
+
+        The entries are the number of `act` calls (low 32 bits), then the lifetime env steps as high word and low word.
+        Both numbers are in one array, because each argument of the compiled program costs time.
         """
         return np.array([self._count & 0xFFFFFFFF, timesteps >> 32, timesteps & 0xFFFFFFFF], np.uint32)
 
@@ -399,8 +405,10 @@ class HostPolicy:
     # ---------------------------------------------------------------------------------------------------- traced
 
     def _context(self, weights: Sequence[Any], timesteps: Any, **static: Any) -> Any:
-        """Returns the values that connectors may read in a step, as a `ConnectorContext`. Settings with a schedule have
-        their current values. `weights` is ``(params, rest, settings)``: parameters, other module state, and settings.
+        """Returns the values that connectors may read in a step, as a `ConnectorContext`.
+
+        Settings with a schedule have their current values. `weights` is ``(params, rest, settings)``: parameters, other
+        module state, and settings.
         """
         params, rest, settings = weights
         values = schedules.values_at(settings, timesteps, together=False)

@@ -79,8 +79,10 @@ class LiveEpisodes:
                 episode.set_observations(new_data=row(observations, index), at_indices=-1)
 
     def _see(self, index: int, episode: SingleAgentEpisode, last: Any) -> None:
-        """Before an episode is returned, replaces the episode's newest observations by the module's inputs for these
-        observations: the inputs that `saw` has stored, then `last`, the input for the observation after the last step.
+        """Replaces an episode's newest observations by the module's inputs for these observations, before the episode
+        is returned.
+
+        The inputs are the values that `saw` has stored, then `last`, the input for the observation after the last step.
         """
         seen = [*self._seen[index], last]
         episode.observations.data[-len(seen) :] = seen
@@ -187,9 +189,10 @@ class LiveEpisodes:
             self._seen[index] = list(state["inputs"][index])
 
     def _keep(self, chunks: list[SingleAgentEpisode], chunk: SingleAgentEpisode) -> None:
-        """Adds a copy of `chunk` to `chunks`, the earlier chunks of the same episode, which the callback
-        ``on_episode_end`` gets at the end of the episode. Joins short chunks, and drops the oldest chunk if the chunks
-        have more than `MOST_EARLIER_STEPS` steps.
+        """Adds a copy of `chunk` to `chunks`, the earlier chunks of the same episode.
+
+        The callback ``on_episode_end`` gets these chunks at the end of the episode. Joins short chunks, and drops the
+        oldest chunk if the chunks have more than `MOST_EARLIER_STEPS` steps.
         """
         # A copy: the chunk itself is returned to the caller.
         chunk = chunk.slice(slice(None), len_lookback_buffer=0)

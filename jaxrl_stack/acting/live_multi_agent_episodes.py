@@ -1,5 +1,7 @@
-"""Unfinished multi-agent episodes of a host EnvRunner as objects, for `sample` calls that return episodes, and for
-callbacks and host connectors (plain Python, outside jit), which read the episodes in every step.
+"""Unfinished multi-agent episodes of a host EnvRunner as objects.
+
+The objects are for `sample` calls that return episodes, and for callbacks and host connectors (plain Python, outside
+jit). Callbacks and host connectors read the episodes in every step.
 """
 
 from __future__ import annotations
@@ -60,8 +62,10 @@ class LiveMultiAgentEpisodes:
         self._call("on_episode_start", index, episode)
 
     def saw(self, index: int, agent: Any, columns: Mapping[str, Any], at: int, weights_seq_no: int) -> None:
-        """Stores an agent's action and module outputs until `append` adds the env step to the episode. If `columns`
-        contain the module's inputs, replaces the agent's last observation in the episode by the module's input.
+        """Stores an agent's action and module outputs until `append` adds the env step to the episode.
+
+        If `columns` contain the module's inputs, replaces the agent's last observation in the episode by the module's
+        input.
 
         Args:
             index: Index of the environment.
@@ -77,8 +81,9 @@ class LiveMultiAgentEpisodes:
         self._outputs[index][agent] = {**outputs, WEIGHTS_SEQ_NO: weights_seq_no}
 
     def see(self, index: int, agent: Any, inputs: Any, at: int) -> None:
-        """Replaces the last observation in an agent's unfinished episode by the module's input that was computed from
-        this observation. The input is row `at` of the arrays ``[rows, ...]`` in `inputs`.
+        """Replaces the last observation in an agent's unfinished episode by the module's input for this observation.
+
+        The input was computed from the observation. It is row `at` of the arrays ``[rows, ...]`` in `inputs`.
         """
         episode = self.episodes[index].agent_episodes.get(agent)
         if episode is not None:

@@ -1,5 +1,7 @@
-"""Policies of all modules of a host EnvRunner: one jitted call per module and vector step (a step of all environments).
-All policies share one copy of the weights.
+"""Policies of all modules of a host EnvRunner.
+
+The EnvRunner makes one jitted call per module and vector step (a step of all environments). All policies share one copy
+of the weights.
 """
 
 from __future__ import annotations

@@ -50,8 +50,10 @@ class ModuleState:
     reset: Any
 
     def after(self, rewards: jax.Array, reset: jax.Array) -> Self:
-        """Returns the policy's state after an environment step. In rows (one agent in one environment each) whose next
-        observation starts an episode, previous actions and rewards become zeros.
+        """Returns the policy's state after an environment step.
+
+        In rows (one agent in one environment each) whose next observation starts an episode, previous actions and
+        rewards become zeros.
 
         Args:
             rewards: Rewards of the step, float32 ``[B]``.
@@ -141,9 +143,10 @@ class ModuleStep:
         )
 
     def merged(self, state: ModuleState, axis_name: str | None) -> ModuleState:
-        """Merges new connector statistics (collected since the last merge) into the earlier statistics, and returns the
-        policy's new state. Merges over all devices on the axis `axis_name`, or only on this device if `axis_name` is
-        None.
+        """Merges new connector statistics into the earlier statistics, and returns the policy's new state.
+
+        New statistics have been collected since the last merge. Merges over all devices on the axis `axis_name`, or
+        only on this device if `axis_name` is None.
         """
         return dataclasses.replace(
             state,
@@ -158,8 +161,9 @@ class ModuleStep:
         return batched_state(self.pure.template[self.module_id].get_initial_state(), num_envs)
 
     def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> Any:
-        """Returns the values that connectors may read in every step of a rollout, such as weights and settings, as a
-        `ConnectorContext`. The method `step` adds the values of a single step, such as the previous actions.
+        """Returns the values that connectors may read in every step of a rollout, such as weights and settings.
+
+        The method `step` adds the values of a single step, such as the previous actions.
 
         Args:
             params: Parameters of the MultiRLModule.
@@ -180,8 +184,8 @@ class ModuleStep:
     def step(
         self, state: StateT, columns: dict[str, Any], context: Any, random_streams: dict[str, Any] | None = None
     ) -> tuple[StateT, dict[str, Any], dict[str, Any]]:
-        """Computes actions from observations: applies the env-to-module pipeline, the module and the module-to-env
-        pipeline. Returns the policy's new state, the module's batch, and the resulting columns with the actions.
+        """Computes actions from observations with the env-to-module pipeline, the module and the module-to-env
+        pipeline.
 
         Args:
             state: State before the step; fields of subclasses of `ModuleState` pass unchanged.

@@ -25,7 +25,7 @@ NO_SNAPSHOT = -1
 
 @struct.dataclass
 class OpponentsState:
-    """Stored snapshots (earlier weights) of a policy on one device, and the game results of each block; a block is a
+    """Stored snapshots (earlier weights) of a policy on one device, and the game results of each block. A block is a
     group of environments with the same opponent.
 
     Attributes:
@@ -52,13 +52,15 @@ class OpponentsState:
     num_steps: jax.Array
 
     def at_start_of_call(self) -> OpponentsState:
-        """Returns a copy of this `OpponentsState` in which the counters (of games, and of the snapshots' steps) are 0,
-        because each call of the compiled program counts from 0.
+        """Returns a copy of this `OpponentsState` in which the counters of games and of the snapshots' steps are 0.
+
+        Each call of the compiled program counts from 0.
         """
         return dataclasses.replace(self, games=jnp.zeros_like(self.games), num_steps=jnp.zeros_like(self.num_steps))
 
     def with_games(self, ended: jax.Array, margins: jax.Array, num_steps: Any) -> OpponentsState:
         """Adds the games that ended in T steps to the counts of wins, draws and losses, and returns the new state.
+
         Games during which the opponent changed do not count.
 
         Args:
@@ -163,8 +165,10 @@ class OpponentStep(ModuleStep):
     # ----------------------------------------------------------------------------------------------------- opponents
 
     def no_opponents(self, num_envs: int) -> OpponentsState:
-        """Creates empty storage for K snapshots. Until `with_index` assigns snapshots to the K blocks (groups of
-        environments with the same opponent), all blocks refer to index 0 of the storage.
+        """Creates empty storage for K snapshots (earlier weights) of a policy.
+
+        K is also the number of blocks (groups of environments with the same opponent). Until `with_index` assigns
+        snapshots to the blocks, all blocks refer to index 0 of the storage.
 
         Args:
             num_envs: ``E``, environments of all blocks.
@@ -189,9 +193,11 @@ class OpponentStep(ModuleStep):
         )
 
     def own_weights(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Selects a snapshot's part of the MultiRLModule's arrays ``(params, rest)``: the parameters of the module
-        `module_id`, and this module's other arrays except random streams and target networks. A snapshot only acts, and
-        acting does not read target networks.
+        """Selects a snapshot's part of the MultiRLModule's arrays ``(params, rest)``. A snapshot is a stored copy of a
+        module.
+
+        The part contains the parameters of the module `module_id`, and this module's other arrays except random streams
+        and target networks. A snapshot only acts, and acting does not read target networks.
         """
         prefix, left_out = f"{self.module_id}/", self.pure.stream_refs | self.pure.target_refs
         own = {ref: x for ref, x in params.items() if ref.startswith(prefix)}
@@ -226,6 +232,7 @@ class OpponentStep(ModuleStep):
         self, state: OpponentsState, acting: ModuleState, lengths: jax.Array, index: jax.Array
     ) -> tuple[OpponentsState, ModuleState]:
         """Assigns a stored snapshot, selected by `index`, as the opponent to each block (group) of environments.
+
         Returns the new `OpponentsState`, and the new policy state of the opponents' rows (one agent in one environment
         each).
 
@@ -266,8 +273,9 @@ class OpponentStep(ModuleStep):
         return dataclasses.replace(state, index=index, playing=playing, is_stale=is_stale), acting
 
     def of_state(self, state: OpponentsState) -> Self:
-        """Returns a copy of the opponents' policy step with the snapshots' weights from `state`, one snapshot per
-        block. A block is a group of environments with the same opponent.
+        """Returns a copy of the opponents' policy step with the snapshots' weights from `state`.
+
+        Each block (a group of environments with the same opponent) has one snapshot.
         """
         weights = jax.tree.map(lambda x: x[state.index], (state.params, state.rest))
         return dataclasses.replace(self, weights=weights)
@@ -279,8 +287,10 @@ class OpponentStep(ModuleStep):
     # ----------------------------------------------------------------------------------------------------------- rows
 
     def _split(self, rows: Any) -> Any:
-        """Groups rows by block: ``[rows of all blocks, ...]`` becomes ``[number of blocks, rows of a block, ...]``. A
-        row is one agent in one environment. A block is a group of environments with the same opponent.
+        """Groups rows by block. A row is one agent in one environment; a block is a group of environments with the same
+        opponent.
+
+        ``[rows of all blocks, ...]`` becomes ``[number of blocks, rows of a block, ...]``.
         """
 
         def split(x: jax.Array) -> jax.Array:
@@ -290,9 +300,10 @@ class OpponentStep(ModuleStep):
         return jax.tree.map(split, rows)
 
     def _joined(self, blocks: Any) -> Any:
-        """Joins the rows of all blocks to one axis: ``[number of blocks, rows of a block, ...]`` becomes ``[rows of all
-        blocks, ...]``. Inverse of `_split`. A row is one agent in one environment. A block is a group of environments
-        with the same opponent.
+        """Joins the rows of all blocks to one axis; inverse of `_split`.
+
+        ``[number of blocks, rows of a block, ...]`` becomes ``[rows of all blocks, ...]``. A row is one agent in one
+        environment; a block is a group of environments with the same opponent.
         """
 
         def joined(x: jax.Array) -> jax.Array:
@@ -313,8 +324,9 @@ class OpponentStep(ModuleStep):
 
 
 def margin_of(hero: jax.Array, rivals: Sequence[jax.Array]) -> jax.Array:
-    """Returns the margin of a game: the return of one agent (`hero`) minus the mean return of the agent's rivals. The
-    margin is exactly 0 if all returns are equal.
+    """Returns the margin of a game: the return of one agent (`hero`) minus the mean return of the agent's rivals.
+
+    The margin is exactly 0 if all returns are equal.
 
     Args:
         hero: float32 ``[...]``, NaN for a hero that never acted; the margin is NaN then.
@@ -329,9 +341,11 @@ def margin_of(hero: jax.Array, rivals: Sequence[jax.Array]) -> jax.Array:
 def opponent_map(
     module_map: ModuleMap, module_id: str, agents: Sequence[Any], *, num_envs: int, num_self_play: int
 ) -> ModuleMap:
-    """Returns the mapping from agents to modules for self-play. The module plays all agents in the first
-    `num_self_play` environments. In the other environments, the module plays the first agent, and snapshots play the
-    rest.
+    """Returns the mapping from agents to modules for self-play and games against snapshots (stored copies of the
+    module).
+
+    The module plays all agents in the first `num_self_play` environments. In the other environments, the module plays
+    the first agent, and snapshots play the rest.
 
     Args:
         module_map: Map of all agents to the module.

@@ -423,9 +423,10 @@ def first_not_finite(columns: Mapping[str, Any]) -> NotUsable | None:
 
 
 def _is_finite(final: tuple[int, Any, Any]) -> bool:
-    """Whether the observations in `final` are free of NaN and infinity. `final` is ``(step, environments,
-    observations)``; observations are ``[B, ...]``. Only the selected environments are checked: `environments` is a
-    mask, as `Recording.add_final` stores it, or an index.
+    """Whether the observations in `final` are free of NaN and infinity.
+
+    `final` is ``(step, environments, observations)``; observations are ``[B, ...]``. Only the selected environments are
+    checked: `environments` is a mask, as `Recording.add_final` stores it, or an index.
     """
     _, where, observations = final
     leaves = [leaf for leaf in jax.tree.leaves(observations) if np.issubdtype(leaf.dtype, np.inexact)]

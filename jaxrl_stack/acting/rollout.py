@@ -46,26 +46,33 @@ class RolloutRecording(Protocol):
 
     @property
     def resets(self) -> np.ndarray | None:
-        """Mask of the steps that begin an episode, bool ``[T + 1, B]``, for the recorded steps and the step after them.
-        None with several agents, because the rows of a recording then belong to agents instead of environments.
+        """Mask of the steps that begin an episode, bool ``[T + 1, B]``; None with several agents.
+
+        The mask covers the recorded steps and the step after them. With several agents, the rows of a recording belong
+        to agents instead of environments.
         """
         ...
 
     def columns(self) -> dict[str, dict[str, Any]]:
-        """Returns the recorded columns of each module, ``{module_id: {column: pytree [T, R, ...]}}`` for T steps of R
-        rows (environments, or agents in environments). The column LOSS_MASK is False for invalid steps.
+        """Returns the recorded columns of each module, ``{module_id: {column: pytree [T, R, ...]}}``.
+
+        T is the number of steps. Each of the R rows is an environment, or one agent in an environment. The column
+        LOSS_MASK is False for invalid steps.
         """
         ...
 
     def starts(self) -> dict[str, np.ndarray]:
-        """Returns ``{module_id: bool [R]}``: whether the first recorded step of each of a module's R rows begins an
-        episode. A row is an environment, or one agent in an environment; see `Part.starts`.
+        """Returns ``{module_id: bool [R]}``: whether each row's first recorded step begins an episode. A row is an
+        environment, or one agent in an environment.
+
+        See `Part.starts`.
         """
         ...
 
     def times(self) -> AgentTimes | None:
-        """Returns the vector steps (steps of all environments) in which agent steps began and ended, as `AgentTimes`;
-        None if these times were not recorded, or if agents never skip steps.
+        """Returns the vector steps (steps of all environments) in which agent steps began and ended, as `AgentTimes`.
+
+        Returns None if these times were not recorded, or if agents never skip steps.
         """
         ...
 

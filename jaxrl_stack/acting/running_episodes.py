@@ -37,8 +37,10 @@ class RunningEpisodes:
     def extend(
         self, rewards: jax.Array, ended: jax.Array, steps: jax.Array | None = None
     ) -> tuple[RunningEpisodes, RunningEpisodes]:
-        """Adds the rewards and steps of a whole rollout to the unfinished episodes' returns and lengths. Call this
-        method after the rollout's loop: as part of the loop's carry, the statistics would slow down every step.
+        """Adds the rewards and steps of a whole rollout to the unfinished episodes' returns and lengths.
+
+        Call this method after the rollout's loop: as part of the loop's carry, the statistics would slow down every
+        step.
 
         Args:
             rewards: float32 ``[T, B]``.

@@ -78,8 +78,8 @@ class StepsBuilder:
         return int(self._num_held.sum())
 
     def add(self, columns: Mapping[str, Any], counts: np.ndarray | None = None) -> Steps | None:
-        """Appends a block of recorded steps to the unfinished episodes. Returns one table with the stored steps of all
-        episodes that ended, reached `max_rows` rows, or were cut because the stored steps took too much memory.
+        """Appends a block of recorded steps to the unfinished episodes, and returns the steps of episodes that ended or
+        were cut.
 
         Args:
             columns: NumPy arrays ``[T, B, ...]``. ``FINAL_OBS``, and with ``INFOS`` also `FINAL_INFOS`, are read
@@ -87,7 +87,8 @@ class StepsBuilder:
             counts: bool ``[T, B]``, False for steps to skip; None: all count.
 
         Returns:
-            The episodes that ended in the block or were cut after it; None without any.
+            One table with the stored steps of all episodes that ended in the block, or were cut after it; None without
+            any. Episodes are cut if they reached `max_rows` rows, or if the stored steps took too much memory.
         """
         found = self._segments(columns, counts)
         begins, env = found.begins, found.env

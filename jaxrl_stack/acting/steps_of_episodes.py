@@ -34,11 +34,12 @@ class ChunkJoiner:
         return sum(part.num_steps for parts in self._held.values() for part in parts)
 
     def add(self, episodes: Sequence[SingleAgentEpisode]) -> Steps | None:
-        """Adds the episode chunks of one `sample` call to the stored chunks. Returns the steps of each episode that
-        ended, reached `max_rows` rows, or was not continued by a chunk of this call.
+        """Adds the episode chunks of one `sample` call to the stored chunks, and returns the steps of ended or cut
+        episodes.
 
         Returns:
-            The steps of these episodes as a table; None without any.
+            A table with the steps of each episode that ended, reached `max_rows` rows, or was not continued by a chunk
+            of this call; None without any.
         """
         episodes = [episode for episode in episodes if len(episode)]
         going_on = {episode.id_ for episode in episodes}

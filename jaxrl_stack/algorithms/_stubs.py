@@ -135,9 +135,11 @@ def _class(node: ast.ClassDef, cls: type) -> str:
 
 
 def _defaults(own: Mapping[str, Any]) -> list[str]:
-    """Stub lines of the methods `get_default_rl_module_spec` and `get_default_config`, with narrower return types than
-    in the base class. Leaves out the first method if the class itself sets no default module, and the second one if the
-    class itself sets no default config.
+    """Stub lines of `get_default_rl_module_spec` and `get_default_config`, with narrower return types than in the base
+    class.
+
+    Leaves out the first method if the class itself sets no default module, and the second one if the class itself sets
+    no default config.
     """
     members = []
     if own.get("_default_module_class") is not None:

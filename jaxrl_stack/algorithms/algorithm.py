@@ -200,9 +200,11 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     @classmethod
     def _own_config(cls, config: AlgorithmConfig | dict[str, Any]) -> AlgorithmConfig:
-        """Returns an unfrozen config of this algorithm. If `config` is a config of this algorithm, returns a copy. If
-        `config` is a dict or another algorithm's config, applies settings to this algorithm's default config: all
-        settings of the dict, or the settings that were explicitly set in the other config.
+        """Converts `config` to an unfrozen config of this algorithm.
+
+        If `config` is a config of this algorithm, returns a copy. If `config` is a dict or another algorithm's config,
+        applies settings to this algorithm's default config: all settings of the dict, or the settings that were
+        explicitly set in the other config.
         """
         own = cls.get_default_config()
         if isinstance(config, type(own)):
@@ -336,8 +338,10 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return RunOutput(*names, self._reported_config, *where, facts=self._facts_of_run)
 
     def _facts_of_run(self) -> dict[str, Any]:
-        """Data for ``run.json``: facts about the machine and devices, and the reason why the run cannot be recomputed
-        bit for bit (None if it can). If the run continues from a checkpoint, the data include this checkpoint.
+        """Data for ``run.json``: facts about the machine, and why the run cannot be recomputed bit for bit.
+
+        The facts include the devices. The reason is None if the run can be recomputed. If the run continues from a
+        checkpoint, the data include this checkpoint.
         """
         devices = [] if self.learner is None else self.learner.devices
         parent = {} if self._parent is None else {PARENT: self._parent}
@@ -500,8 +504,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self._long_iterations.around(iteration)
 
     def _env_steps_counted(self) -> tuple[int, float]:
-        """Returns two counts of env steps: ``(count of this algorithm, count in the logged EnvRunner results)``. If a
-        user's `training_step` calls EnvRunners directly, only the second count includes the steps that these calls
+        """Returns two counts of env steps: this algorithm's count, and the count in the logged EnvRunner results.
+
+        If a user's `training_step` calls EnvRunners directly, only the second count includes the steps that these calls
         sampled; `_after_training_step` adds the difference to the first count.
         """
         return self.driver.num_env_steps, self._logged((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
@@ -510,8 +515,11 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self.metrics.peek(key) if key in self.metrics else 0.0
 
     def _after_training_step(self, returned: Any, before: tuple[int, float]) -> None:
-        """Raises if `training_step` returned a value. Also counts the env steps that a user's `training_step` sampled
-        by calling EnvRunners directly. `before` is the result of `_env_steps_counted` before the training step.
+        """Checks that `training_step` returned no value, and counts env steps that it sampled by calling EnvRunners
+        directly.
+
+        Raises if `training_step` returned a value. The direct calls are calls in a user's `training_step`. `before` is
+        the result of `_env_steps_counted` before the training step.
         """
         if returned is not None:
             raise ValueError(
@@ -549,8 +557,10 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     def _results_of_evaluations(self) -> dict[str, Any]:
         """Collects the results of concurrent evaluations, and runs other evaluations that are due at the end of this
-        iteration. Returns the results of the last evaluation in environments and of the last evaluation on recorded
-        data; either may be from an earlier iteration.
+        iteration.
+
+        Returns the results of the last evaluation in environments and of the last evaluation on recorded data; either
+        may be from an earlier iteration.
         """
         in_envs, on_data = self._env_evaluations, self._offline_evaluations
         if not in_envs.end_concurrent() and in_envs.is_due(self.iteration):
@@ -575,8 +585,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         merge_nested(result, logged)
 
     def _report(self, result: Result) -> None:
-        """Passes the result of an iteration to the callbacks, the history and the files of the run, checks the stop
-        criteria, and saves the checkpoints that are due.
+        """Reports the result of an iteration, checks the stop criteria, and saves the checkpoints that are due.
+
+        Passes the result to the callbacks, the history and the files of the run.
         """
         result["config"] = dict(self._reported_config)
         self._last_result = result
@@ -892,8 +903,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         **unknown: Any,
     ) -> Any:
         """Computes an action for every observation of a dict ``{agent id: observation}``, with one call of
-        `compute_single_action` per observation. If the config has several agents, each agent's policy computes the
-        agent's action.
+        `compute_single_action` per observation.
+
+        If the config has several agents, each agent's policy computes the agent's action.
 
         Args:
             observations: ``{agent id: observation}``; any keys if the config has one agent.
@@ -1180,8 +1192,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return spec
 
     def _build_with(self, config: AlgorithmConfig, state: dict[str, Any], module_map: ModuleMap) -> None:
-        """Replaces the config, and replaces the driver (the object that samples and learns) with a new one. The new
-        driver continues from the state of the old driver, `state`.
+        """Replaces the config and the driver (the object that samples and learns).
+
+        The new driver continues from the state of the old driver, `state`.
 
         Args:
             config: May have other modules.
@@ -1239,7 +1252,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     def _use_settings(self, settings: Mapping[str, Any], call: str) -> tuple[str, ...]:
         """Changes settings that compiled programs take as arguments (traced settings), such as ``lr``, in training and
-        evaluation. Returns the paths of the settings: ``"lr"``, or ``"p0/lr"`` for an override of module "p0".
+        evaluation.
+
+        Returns the paths of the settings: ``"lr"``, or ``"p0/lr"`` for an override of module "p0".
         """
         changed = changed_config(self.config, settings, call)
         self._wait_for_evaluations()
@@ -1251,8 +1266,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return changed.paths
 
     def reset(self, config: AlgorithmConfig) -> bool:
-        """Starts training from the beginning with another config, without recompiling. If this is impossible, for
-        example because the new config has other networks, changes nothing and returns False.
+        """Starts training from the beginning with another config, without recompiling.
+
+        If this is impossible, for example because the new config has other networks, changes nothing and returns False.
 
         Args:
             config: Config that may differ in traced settings (lr, gamma, clip_param, ...), in `seed` and in
@@ -1524,9 +1540,10 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         }
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Parts of this algorithm that have separate folders in checkpoints, as ``[(name, part)]``: the learner group
-        and, if checkpoints contain them, the EnvRunner, the replay buffer and the evaluation EnvRunner. A part that may
-        be in an actor is represented by its description, a `Component`.
+        """Parts of this algorithm that have separate folders in checkpoints, as ``[(name, part)]``.
+
+        The parts are the learner group and, if checkpoints contain them, the EnvRunner, the replay buffer and the
+        evaluation EnvRunner. A part that may be in an actor is represented by its description, a `Component`.
         """
         return self.driver.components()
 

@@ -159,8 +159,10 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @classmethod
     def tuned(cls, env: str) -> Self:
-        """Returns a config with tuned settings for an environment. The algorithm is known to learn in the environment
-        with these settings; ``jaxrl train`` uses the settings by default.
+        """Returns a config with tuned settings for an environment.
+
+        The algorithm is known to learn in the environment with these settings; ``jaxrl train`` uses the settings by
+        default.
 
         Args:
             env: An id, such as ``"gymnax/CartPole-v1"``.
@@ -209,8 +211,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._settings.suggestion(name)
 
     def stored_value(self, name: str) -> Any:
-        """Value of the setting `name` as the user gave it, or the setting's default. If the attribute `name` of the
-        config is a property, the attribute can return another value.
+        """Value of the setting `name` as the user gave it, or the setting's default.
+
+        If the attribute `name` of the config is a property, the attribute can return another value.
         """
         return vars(self)[self._settings.attribute_of(name)]
 
@@ -219,8 +222,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return [(setting, vars(self)[setting.attribute]) for setting in self._declarations.by_name.values()]
 
     def setting(self, name: str) -> Setting | None:
-        """Returns the declaration (name, default, checks) of a setting. `name` can be the setting's keyword, attribute
-        or key of `to_dict`, or an old name that the setting replaces. Returns None if no setting has this name.
+        """Returns the declaration (name, default, checks) of a setting, or None if no setting has this name.
+
+        `name` can be the setting's keyword, attribute or key of `to_dict`, or an old name that the setting replaces.
         """
         return self._settings.find(name)
 
@@ -501,9 +505,10 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         object.__setattr__(self, "_resolved_envs", other._resolved_envs)
 
     def _resolve_env(self) -> ResolvedEnv:
-        """Finds the environment that the setting `env` names (an instance, class, registered name or id), and returns a
-        `ResolvedEnv`. If `env` is a registered name, the registered creator gets an `EnvContext` with
-        ``worker_index=0``.
+        """Finds the environment that the setting `env` names, and returns a `ResolvedEnv`.
+
+        The setting is an instance, class, registered name or id. If `env` is a registered name, the registered creator
+        gets an `EnvContext` with ``worker_index=0``.
         """
         num_workers = 0 if isinstance(self.num_env_runners, DefaultNumber) else self.num_env_runners
         context = EnvContext(self.env_config, worker_index=0, num_workers=num_workers)
@@ -570,8 +575,10 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def rl_module_spec(self) -> RLModuleSpec | MultiRLModuleSpec:
-        """The module spec that the user has set, or else the algorithm's default. If the user's `RLModuleSpec` names no
-        module class, the default spec is returned, updated with the user's values.
+        """The module spec that the user has set, or else the algorithm's default.
+
+        If the user's `RLModuleSpec` names no module class, the default spec is returned, updated with the user's
+        values.
         """
         given = copy_value(self._rl_module_spec)
         if given is None:
@@ -687,8 +694,10 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return {s.name: traced_value(s, vars(self)[s.attribute]) for s in self._traced_settings()}
 
     def static_value(self, name: str) -> float | None:
-        """Value of the setting `name` if ``experimental(_static_settings=...)`` contains the name: compiled programs
-        then contain the value as a constant, not as an argument. Returns None for all other settings.
+        """Value of the setting `name` if compiled programs contain the value as a constant, not as an argument;
+        otherwise None.
+
+        ``experimental(_static_settings=...)`` contains the names of these settings.
         """
         return getattr(self, name) if name in self._static_settings else None
 
@@ -701,10 +710,11 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return not is_off and setting.name not in self._static_settings
 
     def _what_programs_are_made_of(self) -> list[Any]:
-        """Values of this config on which its compiled programs depend. If one of these values changes, other programs
-        are needed. All constants of the programs are included. For a traced setting (an argument of the programs), only
-        two facts are included: whether the setting is switched off and, if the setting is a schedule, the number of its
-        points.
+        """Values of this config on which its compiled programs depend.
+
+        If one of these values changes, other programs are needed. All constants of the programs are included. For a
+        traced setting (an argument of the programs), only two facts are included: whether the setting is switched off
+        and, if the setting is a schedule, the number of its points.
         """
         parts = [
             type(self),
@@ -736,7 +746,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     def differs_in_traced_settings_only(self, other: AlgorithmConfig, *, but_for: Collection[str] = ()) -> bool:
         """Whether this config equals the config `other` except for traced settings, which compiled programs take as
-        arguments. If True, objects and compiled programs that were built from `other` also work for this config.
+        arguments.
+
+        If True, objects and compiled programs that were built from `other` also work for this config.
 
         Args:
             other: A config of the same algorithm.
@@ -748,8 +760,10 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return all(same(vars(self)[s.attribute], vars(other)[s.attribute]) for s in compared if s.name not in but_for)
 
     def sampling_hints(self) -> list[str]:
-        """Hints for the user about faster sampling. The result contains a hint only if the number of actors (host
-        environments) or of environments (JAX environments) was not set, and is RLlib's default; otherwise it is [].
+        """Hints for the user about faster sampling; [] if no hint applies.
+
+        With host environments, the hint is about the number of actors; with JAX environments, about the number of
+        environments. The result contains a hint only if this number was not set, and is RLlib's default.
         """
         if not self.is_online:
             return []
@@ -776,9 +790,10 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         )
 
     def settings_without_effect_on_device(self) -> list[str]:
-        """Names of settings that only actors read, and that the user changed from their defaults. These settings have
-        no effect if the compiled program steps the environment. If the config has learner actors, settings that learner
-        actors read are left out.
+        """Names of changed settings that have no effect if the compiled program steps the environment.
+
+        Only actors read these settings, and the user changed their values from the defaults. If the config has learner
+        actors, settings that learner actors read are left out.
         """
         return [
             s.name
@@ -811,7 +826,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     def get_default_env_runner_class(self) -> type[EnvRunner]:
         """The default EnvRunner class for host environments: one class for several agents, another class for a single
-        agent. If `output` is set, the class for a single agent also writes the sampled steps to files.
+        agent.
+
+        If `output` is set, the class for a single agent also writes the sampled steps to files.
         """
         from jaxrl_stack.offline.offline_env_runner import host_runner_class
 
@@ -871,8 +888,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
         """Raises if `connector`, which adds noise to actions, and the config have different values of
-        `normalize_actions`. Algorithms that cannot learn from noisy actions override this method to refuse any such
-        connector.
+        `normalize_actions`.
+
+        Algorithms that cannot learn from noisy actions override this method to refuse any such connector.
         """
         clips_for = connector.normalize_actions
         if clips_for != self.normalize_actions:
@@ -1094,8 +1112,10 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config_building.user_connectors(self, name, arguments)
 
     def for_checkpoints(self, *pipelines: ConnectorPipelineV2) -> Self:
-        """Returns the config to store in a checkpoint. A function that creates connectors is replaced by the connectors
-        that it created, if the function cannot be imported by name and these connectors contain no arrays.
+        """Returns the config to store in a checkpoint, with connectors in place of the functions that created them.
+
+        A function is replaced only if two conditions hold: the function cannot be imported by name, and its connectors
+        contain no arrays.
 
         Args:
             *pipelines: Pipelines that were built with this config's connector settings.
@@ -1190,8 +1210,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return members.are_alike(self, other)
 
     def settings_between_populations(self, other: AlgorithmConfig) -> list[str]:
-        """Names of settings that prevent one population (several runs in one compiled program) from training both this
-        config and `other`, because the settings' values differ. ``env_config`` is never among the names.
+        """Names of settings whose different values prevent one population from training both this config and `other`.
+
+        A population is several runs in one compiled program. ``env_config`` is never among the names.
         """
         from jaxrl_stack.algorithms import members  # which needs what trains
 

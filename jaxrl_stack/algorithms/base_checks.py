@@ -113,8 +113,10 @@ def randomized_params(value: Any) -> str | None:
 
 
 def stored_randomized_params(value: Any) -> Any:
-    """Converts each distribution in a dict of `randomized_params` to the form that configs store: ``("uniform" | "log",
-    low, high)``, or a list of values. If `value` is not a dict but a function or None, returns `value` unchanged.
+    """Converts each distribution in a dict of `randomized_params` to the form that configs store.
+
+    The form is ``("uniform" | "log", low, high)``, or a list of values. If `value` is not a dict but a function or
+    None, returns `value` unchanged.
     """
     return {name: stored_form(own) for name, own in value.items()} if isinstance(value, Mapping) else value
 

@@ -212,8 +212,10 @@ def _slug(text: str) -> str:
 
 
 def _why_not(config: AlgorithmConfig) -> str | None:
-    """Tries to build the algorithm of a config in this process, without actors. Returns the message of the ValueError
-    if this fails, for example because the algorithm does not support the environment; None otherwise.
+    """Tries to build the algorithm of a config in this process, and returns the error message if this fails.
+
+    Builds the algorithm without actors. Returns the message of the ValueError, for example because the algorithm does
+    not support the environment; None if the build succeeds.
     """
     in_this_process = config.copy(copy_frozen=False).env_runners(num_env_runners=0).learners(num_learners=0)
     try:
@@ -278,8 +280,10 @@ def _train(
     jobs: int,
     progress: bool,
 ) -> None:
-    """Trains all unfinished runs in this process. Exception: if ``jobs > 1`` and the seeds of a config cannot train as
-    a population (in one compiled program), the runs of this config are trained last, in child processes.
+    """Trains all unfinished runs in this process, or some of them in child processes.
+
+    If ``jobs > 1`` and the seeds of a config cannot train as a population (in one compiled program), the runs of this
+    config are trained last, in child processes. All other runs are trained in this process.
 
     Raises:
         KeyboardInterrupt: After Ctrl-C.

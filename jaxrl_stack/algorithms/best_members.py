@@ -75,8 +75,10 @@ class BestMembers:
         return member in self._kept
 
     def hand_over(self, member: int, algo: Algorithm, history: MemberHistory) -> None:
-        """Loads the best state of a population member into an algorithm. If the algorithm has a replay buffer, the
-        buffer is empty afterwards, because the stored state contains no replayed steps.
+        """Loads the best state of a population member (a run) into an algorithm.
+
+        If the algorithm has a replay buffer, the buffer is empty afterwards, because the stored state contains no
+        replayed steps.
 
         Args:
             member: Index of a member that `knows` confirms.
@@ -119,8 +121,9 @@ class BestMembers:
 def set_past(
     algo: Algorithm, history: History, seconds: float, changed_settings: Mapping[str, Any] | None = None
 ) -> None:
-    """Lets an algorithm continue a population member (a run) after the last iteration in `history`: sets the
-    algorithm's counters, its history, and the settings that were changed during the run.
+    """Lets an algorithm continue a population member (a run) after the last iteration in `history`.
+
+    Sets the algorithm's counters, its history, and the settings that were changed during the run.
     """
     so_far = {"training_iteration": len(history), "time_total_s": seconds, "evaluation": {}}
     past = {"history": history.get_state(), "changed_settings": changed_settings or {}}

@@ -72,8 +72,9 @@ def get_multi_agent_setup(
 
 
 def _policy_specs(config: AlgorithmConfig, policies: Mapping[str, Any] | None = None) -> dict[str, PolicySpec]:
-    """Converts `policies` (by default the config's policies) to ``{policy id: new PolicySpec}``. `policies` contains
-    only ids, or for each id a PolicySpec, a tuple of its arguments, or None.
+    """Converts `policies` (by default the config's policies) to ``{policy id: new PolicySpec}``.
+
+    `policies` contains only ids, or for each id a PolicySpec, a tuple of its arguments, or None.
     """
     given = config.policies if policies is None else policies
     given = given if isinstance(given, Mapping) else dict.fromkeys(given)
@@ -150,9 +151,10 @@ def _env_spaces(
 
 
 def _check_given_spaces(config: AlgorithmConfig, env: Any) -> None:
-    """Raises if a space in the config and the environment's space differ in structure, type, shape, kind of dtype
-    (bool, integer or float), or in the choices of discrete spaces (their number or first value). Bounds and precision
-    of Box spaces may differ.
+    """Raises if an observation or action space in the config does not fit the environment's space.
+
+    The spaces must have the same structure, type, shape, kind of dtype (bool, integer or float), and choices of
+    discrete spaces (their number and first value). Bounds and precision of Box spaces may differ.
     """
     prefix = "single_" if isinstance(env, gym.vector.VectorEnv) else ""
     for name in ("observation_space", "action_space"):
@@ -338,9 +340,10 @@ def build_learner_connector(
 
 
 def _check_sampled_steps(config: AlgorithmConfig, names: list[str]) -> None:
-    """Raises a ValueError if learner connectors that need every step once, in sampled order, cannot work: the algorithm
-    learns from replay, or `clip_rewards` changes the rewards before these connectors run. `names` contains the names of
-    these connectors. If `names` is empty, raises nothing.
+    """Raises a ValueError if learner connectors that need every step once, in sampled order, cannot work.
+
+    Such connectors cannot work if the algorithm learns from replay, or if `clip_rewards` changes the rewards before
+    these connectors run. `names` contains the names of these connectors. If `names` is empty, raises nothing.
     """
     algo_class = config.algo_class if names else None
     if algo_class is not None and algo_class.training_step_class.uses_replay:
@@ -375,9 +378,10 @@ def user_connectors(config: AlgorithmConfig, name: str, arguments: tuple[Any, ..
 
 
 def for_checkpoints(config: _Config, pipelines: Iterable[ConnectorPipelineV2]) -> _Config:
-    """Returns the config to store in a checkpoint: a copy with the created connectors in place of the user's functions
-    that created them. A function is replaced only if two conditions hold: the function cannot be imported by name, and
-    its connectors contain no arrays. If no function is replaced, returns `config` itself.
+    """Returns the config to store in a checkpoint, with connectors in place of the functions that created them.
+
+    A user's function is replaced only if two conditions hold: the function cannot be imported by name, and its
+    connectors contain no arrays. Returns a copy, or `config` itself if no function is replaced.
     """
     stored: dict[str, StoredConnectors] = {}
     for pipeline in pipelines:
@@ -447,8 +451,10 @@ def build_population(
     on_divergence: Literal["freeze", "raise"],
     members_at_once: int | None,
 ) -> Population:
-    """Builds a population from `members`, which lists each member's seed and settings. Without `members`, the
-    population has one member for each pair of a seed and a combination of values from the config's search spaces.
+    """Builds a population (several runs in one compiled program) from listed members or from search spaces.
+
+    `members` lists each member's seed and settings. Without `members`, the population has one member for each pair of a
+    seed and a combination of values from the config's search spaces.
     """
     from jaxrl_stack.algorithms.members import listed_members  # which needs what trains
     from jaxrl_stack.algorithms.population import Population

@@ -166,8 +166,9 @@ class Settings:
         )
 
     def _mapped(self, old: OldName, value: Any, where: str, is_key: bool) -> Setting | None:
-        """Returns the setting that replaces an old setting name, and issues a deprecation warning. If the given value
-        has no effect, prints a notice and returns None instead.
+        """Returns the setting that replaces an old setting name, and issues a deprecation warning.
+
+        If the given value has no effect, prints a notice and returns None instead.
 
         Raises:
             ValueError: If the old name stands for no setting.
@@ -183,9 +184,10 @@ class Settings:
         return self.declarations.by_name[old.maps_to]
 
     def _checked(self, setting: Setting, value: Any) -> Any:
-        """Checks a value that is given for a setting, and returns the value to store. If the setting has
-        `check_when_set=False`, `validate` checks the value later instead. If the setting has a converter, converts the
-        value, except if the value is a search space.
+        """Checks a value that is given for a setting, and returns the value to store.
+
+        If the setting has `check_when_set=False`, `validate` checks the value later instead. If the setting has a
+        converter, converts the value, except if the value is a search space.
 
         Raises:
             ValueError: If the value is invalid.
@@ -211,6 +213,7 @@ class Settings:
 
     def _take(self, name: str, value: Any, where: str, is_key: bool) -> bool:
         """Sets the setting with the keyword, attribute or old name `name`. Returns False if no setting has this name.
+
         If `is_key` is True, the name is a key of a dict of settings: old names that are valid only as keys are
         accepted, and the dict values of some settings are merged into the present values.
         """
@@ -244,8 +247,10 @@ class Settings:
         raise AttributeError(f"{self.owner} has no setting {name!r}.{self.declarations.suggestion(name)}")
 
     def read_key(self, key: str) -> Any:
-        """Returns the stored value of a setting: the user's value or the default. Unlike ``config[key]``, ignores
-        properties that compute another value from the stored value. `key` is the setting's key in a config dict.
+        """Returns the stored value of a setting: the user's value or the default.
+
+        Unlike ``config[key]``, ignores properties that compute another value from the stored value. `key` is the
+        setting's key in a config dict.
 
         Raises:
             KeyError: If there is no such setting.
@@ -257,8 +262,9 @@ class Settings:
         return self.values[self.attribute_of(key)]
 
     def find(self, name: str) -> Setting | None:
-        """Returns the declaration (name, default, checks) of a setting. `name` can be the setting's keyword, attribute
-        or key of `to_dict`, or an old name that the setting replaces. Returns None if no setting has this name.
+        """Returns the declaration (name, default, checks) of a setting, or None if no setting has this name.
+
+        `name` can be the setting's keyword, attribute or key of `to_dict`, or an old name that the setting replaces.
         """
         found = self.declarations.find(KEY_TRANSLATIONS.get(name, name))
         old = self.declarations.old_name(name) if found is None else None
@@ -423,9 +429,10 @@ def _all_names(value: Any) -> Iterator[Any]:
 
 
 def texts_that_import(value: Any) -> Iterator[tuple[str, str, str]]:
-    """Yields ``(kind, text, setting)`` for each string in `value` that names code to import: an environment such as
-    ``"module:id"``, or the import path of a replay buffer. `value` contains settings, as Python objects or in their
-    JSON form. Loading these settings would import the code.
+    """Yields ``(kind, text, setting)`` for each string in `value` that names code to import.
+
+    Such a string is an environment such as ``"module:id"``, or the import path of a replay buffer. `value` contains
+    settings, as Python objects or in their JSON form. Loading these settings would import the code.
     """
     for items in _dicts_in(value):
         for name, item in items.items():

@@ -142,8 +142,10 @@ def _check_values(config: AlgorithmConfig) -> None:
 
 
 def _validate_normalization(config: AlgorithmConfig) -> None:
-    """Raises if `normalize_observations` or `normalize_rewards` is set for an algorithm that samples. These settings
-    normalize with statistics of recorded data, and therefore require an algorithm that only reads recorded data.
+    """Raises if `normalize_observations` or `normalize_rewards` is set for an algorithm that samples.
+
+    These settings normalize with statistics of recorded data, and therefore require an algorithm that only reads
+    recorded data.
     """
     asked = [name for name in ("normalize_observations", "normalize_rewards") if getattr(config, name)]
     if asked and config.is_online:
@@ -181,9 +183,10 @@ def _validate_output(config: AlgorithmConfig) -> None:
 
 
 def _validate_replayable_episodes(config: AlgorithmConfig) -> None:
-    """Raises for `replayable_episodes` if this process cannot reset and step each environment separately: with
-    EnvRunner actors, several agents, runner classes that are not derived from `SingleAgentEnvRunner`, or a
-    `gym_env_vectorize_mode` other than "sync".
+    """Raises for `replayable_episodes` if this process cannot reset and step each environment separately.
+
+    This is impossible with EnvRunner actors, several agents, runner classes that are not derived from
+    `SingleAgentEnvRunner`, or a `gym_env_vectorize_mode` other than "sync".
     """
     if not config.replayable_episodes or config.in_evaluation or not config.is_online or config.samples_on_device:
         return
@@ -387,9 +390,10 @@ def _validate_acting_modules(config: AlgorithmConfig, ids: Collection[str]) -> N
 
 
 def _note_specs_without_policy(config: AlgorithmConfig, ids: Collection[str]) -> None:
-    """Prints a notice about each module spec whose id is not the id of a policy. Skips specs with `learner_only`. If a
-    custom Learner or MultiRLModule class may use such modules, also skips ids that are not similar to a policy's id.
-    Similar ids are probably misspelled.
+    """Prints a notice about each module spec whose id is not the id of a policy.
+
+    Skips specs with `learner_only`. If a custom Learner or MultiRLModule class may use such modules, also skips ids
+    that are not similar to a policy's id. Similar ids are probably misspelled.
     """
     multi = config._rl_module_spec
     has_own_code = getattr(multi, "multi_rl_module_class", None) not in (None, MultiRLModule) or config._learner_class
@@ -422,10 +426,11 @@ def _validate_model_config(config: AlgorithmConfig) -> None:
 
 
 def _validate_randomized_params(config: AlgorithmConfig) -> None:
-    """Raises if `randomized_params` or `privileged_params` is set for a multi-agent environment, or for an environment
-    that is not a JAX environment. Also raises if a randomized parameter is an entry of `env_config`, or if
-    `privileged_params` (which adds parameters to observations) is set, but `randomized_params` contains no ranges by
-    which to scale the parameters.
+    """Raises if `randomized_params` or `privileged_params` does not fit the environment or other settings.
+
+    Both settings need a JAX environment with a single agent. A randomized parameter must not be an entry of
+    `env_config`. `privileged_params` adds parameters to observations, and needs ranges in `randomized_params` by which
+    to scale the parameters.
     """
     given = config.randomized_params
     if given is None and not config.privileged_params:

@@ -11,10 +11,11 @@ from jaxrl_stack.connectors.env_to_module.observation_preprocessor import MultiA
 
 
 def num_positional_arguments(function: Callable[..., Any], arguments: tuple[Any, ...], call: str) -> int:
-    """Returns the number n of positional arguments that a user's connector function accepts. The function gets the
-    first n of ``(env, spaces, device)``, or of ``(observation_space, action_space)`` for learner connectors.
+    """Returns the number of positional arguments that a user's connector function accepts.
 
-    A parameter with a default and another name belongs to the user (``n=n`` in a loop) and keeps its default.
+    If this number is n, the function gets the first n of ``(env, spaces, device)``, or of
+    ``(observation_space, action_space)`` for learner connectors. A parameter with a default and another name belongs to
+    the user (``n=n`` in a loop) and keeps its default.
     """
     if isinstance(function, type) and issubclass(function, ConnectorV2):
         return 0
@@ -46,8 +47,10 @@ def num_positional_arguments(function: Callable[..., Any], arguments: tuple[Any,
 def connectors_for_agents(
     connectors: Sequence[ConnectorV2], agents: Collection[Any] | None, known: Collection[Any]
 ) -> list[ConnectorV2]:
-    """Selects the env-to-module connectors for one module's pipeline. Leaves out connectors that process all agents'
-    observations jointly and, if the module's agents are known, connectors for other agents.
+    """Selects the env-to-module connectors for one module's pipeline.
+
+    Leaves out connectors that process all agents' observations jointly and, if the module's agents are known,
+    connectors for other agents.
 
     Args:
         connectors: All connectors that the user's function returned.

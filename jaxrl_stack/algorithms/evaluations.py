@@ -41,9 +41,11 @@ class EvaluationCounts:
         add_lifetime_counts(found, self._sums)
 
     def get_state(self) -> dict[str, int]:
-        """State for checkpoints, ``{name: number}``: the total numbers of episodes, steps and batches in all
-        evaluations of the run, and the number of evaluations in environments since the last iteration. The seeds of the
-        next evaluation depend on this last number.
+        """State for checkpoints, ``{name: number}``: counts of the run's evaluations.
+
+        The state contains the total numbers of episodes, steps and batches in all evaluations of the run, and the
+        number of evaluations in environments since the last iteration. The seeds of the next evaluation depend on this
+        last number.
         """
         return {**self._sums, "num_calls_since_iteration": self.num_calls}
 
@@ -88,8 +90,10 @@ class Evaluations(abc.ABC):
 
     @abc.abstractmethod
     def _begin(self) -> None:
-        """Begins an evaluation: calls the callbacks for its start. An evaluation in environments also increments the
-        count of evaluations, because the seeds of the evaluation depend on this count.
+        """Begins an evaluation: calls the callbacks for its start.
+
+        An evaluation in environments also increments the count of evaluations, because the seeds of the evaluation
+        depend on this count.
         """
 
     @abc.abstractmethod
@@ -143,7 +147,9 @@ class Evaluations(abc.ABC):
 
     def end_concurrent(self) -> bool:
         """Completes a concurrent evaluation: calls the callbacks for its end, and stores its results in the attribute
-        `last`. Returns False if no evaluation ran during training, otherwise True.
+        `last`.
+
+        Returns False if no evaluation ran during training, otherwise True.
         """
         if self._concurrent is None:
             return False
@@ -152,8 +158,10 @@ class Evaluations(abc.ABC):
         return True
 
     def wait(self) -> None:
-        """Waits until a concurrent evaluation has ended. If the iteration's training failed, the evaluation may still
-        be running. If training succeeded, the evaluation has already ended, and `wait` returns at once.
+        """Waits until a concurrent evaluation has ended.
+
+        If the iteration's training failed, the evaluation may still be running. If training succeeded, the evaluation
+        has already ended, and `wait` returns at once.
         """
         if self._concurrent is not None:
             self._concurrent.join()
@@ -167,9 +175,10 @@ class Evaluations(abc.ABC):
 
 
 class EnvEvaluations(Evaluations):
-    """Evaluations in environments. If the training step excludes some recorded steps from training
-    (`TrainingStep.held_out_rows`), an evaluation also computes the loss on these steps. If the config has no
-    environment, an evaluation computes only this loss.
+    """Evaluations in environments, and on recorded steps that the training step excludes from training.
+
+    If the training step excludes some recorded steps (`TrainingStep.held_out_rows`), an evaluation also computes the
+    loss on these steps. If the config has no environment, an evaluation computes only this loss.
 
     Attributes:
         seconds: Duration of the last evaluation; None before the first one of this run.
@@ -261,8 +270,10 @@ class OfflineEvaluations(Evaluations):
         return self._runs.group
 
     def use_config(self, config: AlgorithmConfig) -> None:
-        """Replaces the config of the evaluations. The new config may differ only in settings that compiled programs
-        take as arguments (traced settings), such as ``lr``. After `Algorithm.reset`, the seed may differ, too.
+        """Replaces the config of the evaluations.
+
+        The new config may differ only in settings that compiled programs take as arguments (traced settings), such as
+        ``lr``. After `Algorithm.reset`, the seed may differ, too.
         """
         self._runs.use_config(config)
 

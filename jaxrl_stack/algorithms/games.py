@@ -154,9 +154,10 @@ def _trained_module(name: str, module_ids: Iterable[str], config: AlgorithmConfi
 def game_config(
     env: Any, env_config: Mapping[str, Any] | None, configs: Iterable[AlgorithmConfig | None]
 ) -> AlgorithmConfig | None:
-    """Returns a config with the environment of a game. If algorithms of the players were trained in this environment,
-    returns the config of the first such algorithm, which also contains the preprocessors of observations. Otherwise
-    returns a new config.
+    """Returns a config with the environment of a game.
+
+    If algorithms of the players were trained in this environment, returns the config of the first such algorithm, which
+    also contains the preprocessors of observations. Otherwise returns a new config.
 
     Args:
         env: The environment; None for the environment of the first algorithm.
@@ -177,8 +178,10 @@ def game_config(
 
 
 def is_same_env(env: Any, other: Any) -> bool:
-    """Whether two values of the setting `env` name the same environment. An environment class, its import path
-    ``"module:Class"`` and a name with which the class was registered are the same.
+    """Whether two values of the setting `env` name the same environment.
+
+    An environment class, its import path ``"module:Class"`` and a name with which the class was registered are the
+    same.
     """
 
     def named(own: Any) -> Any:
@@ -191,9 +194,10 @@ def is_same_env(env: Any, other: Any) -> bool:
 
 
 def code_of_env(env: Any) -> list[Any]:
-    """Lists code that is trusted when a checkpoint is loaded, because the caller passes `env`: the string `env`, such
-    as ``"module:Class"``; classes and functions in `env`; and the environment's class, if it is known without creating
-    an environment. The checkpoint may import this code.
+    """Lists code that is trusted when a checkpoint is loaded, because the caller passes `env`.
+
+    The code consists of the string `env`, such as ``"module:Class"``; classes and functions in `env`; and the
+    environment's class, if it is known without creating an environment. The checkpoint may import this code.
 
     Args:
         env: Value of ``config.environment(env)``; None for no environment.
@@ -351,8 +355,9 @@ class GameTable:
             obs, state, acts = done.obs, done.state, done.acts
 
     def play(self, first: Policy | None, second: Policy | None, key: jax.Array) -> tuple[int, int]:
-        """Plays all games between two policies, and counts the games that each policy won. The first policy is the
-        first agent in the first half of the games, and the second agent in the second half.
+        """Plays all games between two policies, and counts the games that each policy won.
+
+        The first policy is the first agent in the first half of the games, and the second agent in the second half.
 
         Args:
             first: A policy; None acts at random.
@@ -387,8 +392,10 @@ class _Seat:
         self._last: Any = spaces.zeros(self._space, (table.games,))
 
     def act(self, obs: Any, acts: jax.Array, number: int) -> Any:
-        """Computes actions ``[B, ...]`` of a player for all games. Actions have a meaning only in games in which it is
-        the player's turn. If it is the player's turn in none of the games, the policy is not called.
+        """Computes actions ``[B, ...]`` of a player for all games.
+
+        Actions have a meaning only in games in which it is the player's turn. If it is the player's turn in none of the
+        games, the policy is not called.
         """
         key = jax.random.fold_in(self._key, number)
         if self._policy is None:
@@ -409,8 +416,9 @@ class _Seat:
         return actions
 
     def rewarded(self, rewards: jax.Array) -> None:
-        """Adds the rewards ``[B]`` of an environment step to the sum of the player's rewards since the player's last
-        action. The player's policy gets this sum with the next observation.
+        """Adds rewards ``[B]`` to the sum of the player's rewards since the player's last action.
+
+        The rewards are from one environment step. The player's policy gets the sum with the next observation.
         """
         self._rewards += rewards
 

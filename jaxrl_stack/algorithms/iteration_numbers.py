@@ -24,8 +24,10 @@ ONE_AGENT: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
 class Progress(NamedTuple):
-    """Counters of a run at one time. The difference between two `Progress` values gives metrics of the period between
-    them: of an iteration, or of the whole time since the run began or was restored.
+    """Counters of a run at one time.
+
+    The difference between two `Progress` values gives metrics of the period between them: of an iteration, or of the
+    whole time since the run began or was restored.
 
     In a population, `num_episodes` is int64 ``[M]``, by member; other counters are equal for all members.
     `num_agent_steps` has the completed steps of each of several agents, ``{agent id: number}``; None for one agent.
@@ -43,7 +45,9 @@ class Progress(NamedTuple):
 
     def num_counted(self, unit: str) -> int:
         """Number of steps in the whole run, in the unit that ``count_steps_by`` sets: "env_steps", or "agent_steps" of
-        all agents together. With a single agent, both are the number of env steps.
+        all agents together.
+
+        With a single agent, both are the number of env steps.
         """
         if unit == "env_steps" or self.num_agent_steps is None:
             return self.num_env_steps
@@ -59,8 +63,9 @@ class Progress(NamedTuple):
 
 
 def is_prefilled(num_prefilled_steps: int, now: Progress, before: Progress) -> bool:
-    """Whether the run has sampled at least `num_prefilled_steps` env steps in total, so that updates can begin. Also
-    True if the iteration has sampled no env steps: an iteration without sampling would otherwise never end.
+    """Whether the run has sampled at least `num_prefilled_steps` env steps in total, so that updates can begin.
+
+    Also True if the iteration has sampled no env steps: an iteration without sampling would otherwise never end.
 
     Args:
         num_prefilled_steps: The config's value.
@@ -130,9 +135,10 @@ class TrainedRates:
         self._since_restore: dict[tuple[str, str], float] = {}
 
     def add_to(self, learners: Mapping[str, Any], *, seconds: float, since_restore: float) -> None:
-        """Adds the iteration's trained steps to the totals since the run began or was restored. Computes trained steps
-        per second, for the iteration and for the time since the run began or was restored. Writes these rates into the
-        iteration's learner results, in place of entries that are NaN.
+        """Computes trained steps per second, and writes these rates into the iteration's learner results.
+
+        Adds the iteration's trained steps to the totals since the run began or was restored. Computes a rate for the
+        iteration, and a rate for the time since the run began or was restored. The rates replace entries that are NaN.
 
         Args:
             learners: ``result["learners"]``, ``{module id or "__all_modules__": {name: number}}``; changed in place.
@@ -186,9 +192,11 @@ def root_numbers(now: Progress, before: Progress, *, calls: int, seconds: float)
 def time_numbers(
     elapsed: float, compile_seconds: float, device_seconds: float, *, now: Progress, restored_at: Progress
 ) -> dict[str, Any]:
-    """Durations in seconds for an iteration's result: of the iteration, of its parts (compiling, device, host), of all
-    iterations of the run, and of the iterations since the run began or was restored. Also contains the number of
-    iterations since the run began or was restored.
+    """Durations in seconds for an iteration's result: of the iteration, of its parts, and of the run's iterations.
+
+    The parts are compiling, device and host. Two durations of the run's iterations are included: of all iterations, and
+    of the iterations since the run began or was restored. The result also contains the number of iterations since the
+    run began or was restored.
 
     Args:
         elapsed: Duration of the iteration, in seconds.

@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
 
 class Counting(Protocol):
-    """Interface to the counters (steps, updates, episodes) that the training loop reads. `Driver` implements it for one
-    run; `PopulationDriver` for a population of runs, with episodes counted per member.
+    """Interface to the counters (steps, updates, episodes) that the training loop reads.
+
+    `Driver` implements the interface for one run; `PopulationDriver` for a population of runs, with episodes counted
+    per member.
     """
 
     @property
@@ -86,9 +88,10 @@ class Iterations:
         return Progress(self.done, self.seconds, *counts, driver.num_agent_steps, driver.num_opponent_steps)
 
     def go_on(self, done: int, seconds: float, driver: Counting) -> None:
-        """Restores the number of iterations and their total duration from a checkpoint. Counts and rates since the
-        restore begin at zero. Call this method after `driver`, which counts steps and updates, has restored its
-        counters.
+        """Restores the number of iterations and their total duration from a checkpoint.
+
+        Counts and rates since the restore begin at zero. Call this method after `driver`, which counts steps and
+        updates, has restored its counters.
 
         Args:
             done, seconds: Stored values.
@@ -125,9 +128,10 @@ class Iteration:
         self.num_training_steps, self.seconds, self._elapsed = 0, 0.0, 0.0
 
     def training_steps(self, driver: Counting, config: AlgorithmConfig, *, number: int | None = None) -> Iterator[None]:
-        """Generator for the loop over an iteration's training steps: yields once before each call of the driver's
-        training step. Ends when the iteration has the steps and the duration that
-        ``reporting(min_..._per_iteration=...)`` requires, and updates can begin (see `is_prefilled`).
+        """Generator for the loop over an iteration's training steps.
+
+        Ends when the iteration has the steps and the duration that ``reporting(min_..._per_iteration=...)`` requires,
+        and updates can begin (see `is_prefilled`).
 
         Args:
             driver: Driver of the run.
@@ -165,8 +169,10 @@ class Iteration:
         )
 
     def _has_lasted(self, seconds: float) -> bool:
-        """Whether `seconds` have passed since the start of the iteration. If several JAX processes train together, all
-        use the clock of JAX process 0, so that all processes get the same answer.
+        """Whether `seconds` have passed since the start of the iteration.
+
+        If several JAX processes train together, all use the clock of JAX process 0, so that all processes get the same
+        answer.
         """
         if not seconds:
             return True
@@ -184,8 +190,10 @@ class Iteration:
         return self.now.num_env_steps - self.before.num_env_steps
 
     def seconds_per_env_step(self, num_envs: int) -> float:
-        """Wall time, in seconds, in which each environment takes one step: the duration of the iteration's training,
-        divided by the number of steps (at least 1) that each of `num_envs` environments has taken.
+        """Wall time, in seconds, in which each environment takes one step.
+
+        The time is the duration of the iteration's training, divided by the number of steps (at least 1) that each of
+        `num_envs` environments has taken.
 
         Args:
             num_envs: Number of environments that an EnvRunner steps together.

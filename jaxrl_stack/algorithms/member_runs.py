@@ -70,8 +70,9 @@ def note_diverged(
 
 
 def copy_ends(diverged: dict[int, Ended], sources: Sequence[int], targets: Sequence[int]) -> None:
-    """Updates `diverged`, the records of diverged members, after source members have replaced target members of a
-    population: each target gets its source's record, or no record if the source has not diverged.
+    """Updates the records of diverged members, after source members have replaced target members of a population.
+
+    Each target gets its source's record in `diverged`, or no record if the source has not diverged.
 
     Args:
         diverged: Records of the diverged members, by index; changed in place.
@@ -122,8 +123,10 @@ def reason_to_stop(
 def closing_lines(
     reason: StopReason | None, statistics: RunStatistics, num_members: int, num_reached: int, num_diverged: int
 ) -> list[str]:
-    """Lines of text that `Population.learn` prints at its end: why training stopped, env steps and speed, how many
-    members reached their goals, and how many diverged. `statistics` counts the env steps of a single member.
+    """Lines of text that `Population.learn` prints at its end.
+
+    The lines say why training stopped, env steps and speed, how many members reached their goals, and how many
+    diverged. `statistics` counts the env steps of a single member.
     """
     speed, members = statistics.steps_per_second_overall, counted(num_members, "member")
     return [

@@ -53,9 +53,10 @@ class MemberSettings:
         return config.env_config[name.removeprefix(ENV_CONFIG)] if _is_of_env(name) else config.stored_value(name)
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> list[str]:
-        """Copies the settings of source members to target members, but not the seeds. Returns the names of the copied
-        settings that no earlier call of `copy` or `change` has set: the population's `history` gets a column for each
-        of them.
+        """Copies the settings of source members to target members of a population, but not the seeds.
+
+        Returns the names of the copied settings that no earlier call of `copy` or `change` has set: the population's
+        `history` gets a column for each of them.
         """
         new = self._track(dict.fromkeys(name for own in self._settings for name in own))
         before, configs = [dict(own) for own in self._settings], list(self.configs)
@@ -96,9 +97,11 @@ class MemberSettings:
     def taken_over(
         self, stored: Mapping[str, Sequence[Any]], call: str
     ) -> dict[int, tuple[dict[str, Any], AlgorithmConfig]]:
-        """Selects the settings that each population member takes over from a single run, when the population continues
-        from the run's checkpoint. Only settings that the run changed during training are selected. Returns ``{member:
-        (settings, config with these settings)}``, the argument of `change`, without members that take over no setting.
+        """Selects the settings that each population member takes over from the checkpoint of a single run.
+
+        The population continues from this checkpoint. Only settings that the run changed during training are selected.
+        Returns ``{member: (settings, config with these settings)}``, the argument of `change`, without members that
+        take over no setting.
 
         A member keeps its own value if its `Member.settings` or an earlier change names the setting, or if the value in
         its config differs from the run's first value.
@@ -129,8 +132,11 @@ class MemberSettings:
         return changes
 
     def change(self, changes: Mapping[int, tuple[Mapping[str, Any], AlgorithmConfig]]) -> list[str]:
-        """Applies new settings to population members. Returns the names of the new settings that no earlier call of
-        `change` or `copy` has set: the population's `history` gets a column for each of them.
+        """Applies new settings to population members, and returns the names of settings that are set for the first
+        time.
+
+        These are the new settings that no earlier call of `change` or `copy` has set: the population's `history` gets a
+        column for each of these settings.
 
         Args:
             changes: ``{member: (new settings, config that `changed` returned for these settings)}``.
@@ -157,15 +163,18 @@ class MemberSettings:
         return {name: _numbers([self.value(i, name) for i in members], num_env_steps) for name in self.first}
 
     def first_numbers(self, name: str) -> Callable[[int], np.ndarray]:
-        """Returns a function ``num_env_steps -> float64 [M]`` for the value that each of M members had for a setting
-        before any change. The result depends on `num_env_steps` only if the value is a schedule.
+        """Returns a function for the value that each of M members had for a setting before any change.
+
+        The function is ``num_env_steps -> float64 [M]``. Its result depends on `num_env_steps` only if the value is a
+        schedule.
         """
         return lambda num_env_steps: _numbers(self.first[name], num_env_steps)
 
     def changes_of(self, member: int) -> dict[str, list[Any]]:
-        """Settings that were changed during training, with the values of one member: ``{name: [value before the first
-        change, current value]}``. An `Algorithm`'s checkpoints contain changed settings in this form. Entries of
-        `env_config` are left out.
+        """Settings that were changed during training, with their original and current values for one member.
+
+        The result is ``{name: [value before the first change, current value]}``. An `Algorithm`'s checkpoints contain
+        changed settings in this form. Entries of `env_config` are left out.
         """
         names = [name for name in self.first if not _is_of_env(name)]
         return {name: [self.first[name][member], self.value(member, name)] for name in names}

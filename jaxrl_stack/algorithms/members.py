@@ -59,8 +59,10 @@ class Member:
 
 
 def with_settings(config: AlgorithmConfig, settings: Mapping[str, Any]) -> AlgorithmConfig:
-    """Unfrozen copy of a config with new settings. Names that begin with ``"env_config/"`` set entries of
-    ``env_config``: ``"env_config/gravity"`` sets the entry "gravity". All other names are settings of the config.
+    """Unfrozen copy of a config with new settings.
+
+    Names that begin with ``"env_config/"`` set entries of ``env_config``: ``"env_config/gravity"`` sets the entry
+    "gravity". All other names are settings of the config.
     """
     own = config.copy(copy_frozen=False)
     of_env = {name.removeprefix(ENV_CONFIG): value for name, value in settings.items() if name.startswith(ENV_CONFIG)}
@@ -120,8 +122,10 @@ def _overrides_host_hooks(learner_class: type[Learner]) -> bool:
 
 
 def differing_settings(config: AlgorithmConfig, other: AlgorithmConfig) -> list[str]:
-    """Names of settings that prevent one compiled program from training both configs: settings of which the program
-    is made, or, if these are equal, traced settings (hyperparameters) with different values.
+    """Names of settings that prevent one compiled program from training both configs.
+
+    These are settings of which the program is made, or, if these are equal, traced settings (hyperparameters) with
+    different values.
     """
     if _with_env_of(other, config).differs_in_traced_settings_only(config, but_for=OWN_TO_EACH):
         return []

@@ -76,8 +76,9 @@ def changed_modules(
     mapping: Callable[..., str] | None = None,
     should_update: Any = None,
 ) -> ModuleChange:
-    """Checks a change of the modules, of the policy mapping, or of the trained policies. Returns a `ModuleChange` with
-    the changed config; the algorithm does not change yet.
+    """Checks a change of the modules, of the policy mapping, or of the trained policies.
+
+    Returns a `ModuleChange` with the changed config; the algorithm does not change yet.
 
     Args:
         driver: Driver of the algorithm.
@@ -145,8 +146,10 @@ def changed_modules(
 
 
 def _check_may_change(driver: Driver, called: str) -> None:
-    """Raises if the modules cannot be changed: the config has no named policies, an iteration or evaluation is running,
-    or learner actors step JAX environments. For the errors, see `changed_modules`.
+    """Raises if the modules of an algorithm cannot be changed at present.
+
+    The modules cannot be changed if the config has no named policies, if an iteration or evaluation is running, or if
+    learner actors step JAX environments. For the errors, see `changed_modules`.
     """
     if not driver.config.is_multi_agent:
         raise RuntimeError(
@@ -201,7 +204,8 @@ def _config_with(
 
 @contextlib.contextmanager
 def stored_modules_added(algorithm: Algorithm, path: Any, component: str | None, filesystem: Any) -> Iterator[None]:
-    """Context manager for restoring a checkpoint. First adds to an algorithm the policies that only the checkpoint has.
+    """Context manager for restoring a checkpoint: first adds to an algorithm the policies that only the checkpoint has.
+
     If the ``with`` block raises an error, removes the added policies again.
 
     Args:
@@ -261,8 +265,10 @@ def _stored_modules(
     present: Collection[str],
     state_of: Callable[[str], Mapping[str, Any]],
 ) -> tuple[dict[str, RLModuleSpec], dict[str, Any]]:
-    """Reads from a checkpoint the policies whose ids are not in `present`. Returns two dicts by policy id: the
-    policies' module specs, and the settings that override the algorithm's settings for a policy.
+    """Reads from a checkpoint the policies whose ids are not in `present`.
+
+    Returns two dicts by policy id: the policies' module specs, and the settings that override the algorithm's settings
+    for a policy.
 
     Args:
         stored: Checkpoint of an algorithm.
@@ -284,8 +290,9 @@ def _stored_modules(
 def with_stored_modules(
     config: AlgorithmConfig, stored: Stored, modules: Stored, loader: ClassLoader, states: Mapping[str, Any]
 ) -> AlgorithmConfig:
-    """Returns a config for continuing a stored run: `config`, and the policies that only the stored run has. All other
-    settings of `config` stay unchanged, including `policy_mapping_fn` and `policies_to_train`.
+    """Returns a config for continuing a stored run: `config`, and the policies that only the stored run has.
+
+    All other settings of `config` stay unchanged, including `policy_mapping_fn` and `policies_to_train`.
 
     Args:
         config: Config for the checkpoint of an algorithm.
@@ -308,8 +315,9 @@ def with_stored_modules(
 def match_modules(
     group: LearnerGroup, present: Collection[str], modules: Stored, loader: ClassLoader, states: Mapping[str, Any]
 ) -> None:
-    """Adds and removes modules of the learners, so that the learners have the same modules as a checkpoint. Learners
-    and checkpoint have different modules if the stored run has added or removed modules.
+    """Adds and removes modules of the learners, so that the learners have the same modules as a checkpoint.
+
+    Learners and checkpoint have different modules if the stored run has added or removed modules.
 
     Args:
         group: Learners of a new algorithm.
@@ -337,9 +345,10 @@ def ray_kept(driver: Driver) -> Iterator[None]:
 
 
 def _with_known_spaces(spec: RLModuleSpec, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> RLModuleSpec:
-    """Sets a missing observation or action space in a new module's spec to the space that all policies with agents have
-    in common. Raises a ValueError if a missing space cannot be determined, because these policies have different spaces
-    or no policy has agents.
+    """Sets missing spaces in a new module's spec to the spaces that all policies with agents have in common.
+
+    The spaces are the observation space and the action space. Raises a ValueError if a missing space cannot be
+    determined, because these policies have different spaces or no policy has agents.
     """
     for i, name in enumerate(("observation_space", "action_space")):
         own = [pair[i] for pair in spaces.values()]

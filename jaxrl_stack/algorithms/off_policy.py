@@ -84,8 +84,9 @@ _CHECKS = {
 
 @check_of("int | tuple[int, int]")
 def n_step_problem(value: Any) -> str | None:
-    """Checks a value of the setting `n_step`: a number of steps, or a range (lo, hi), which excludes hi. Returns None
-    for a valid value, otherwise a description of valid values.
+    """Checks a value of the setting `n_step`: a number of steps, or a range (lo, hi).
+
+    The range excludes hi. Returns None for a valid value, otherwise a description of valid values.
     """
     wanted = "an integer of at least 1, or a range (lo, hi) of integers with 1 <= lo < hi, from which hi is excluded"
     if isinstance(value, (tuple, list)):
@@ -100,8 +101,10 @@ def _tuple_if_range(value: Any) -> Any:
 
 @check_of("dict[str, Any]")
 def replay_buffer_config_problem(value: Any) -> str | None:
-    """Checks a value of the setting `replay_buffer_config`. Returns None for a valid value, otherwise a description of
-    valid values. Does not import a class that is given as an import path.
+    """Checks a value of the setting `replay_buffer_config`.
+
+    Returns None for a valid value, otherwise a description of valid values. Does not import a class that is given as an
+    import path.
     """
     if not isinstance(value, Mapping):
         return "a dict such as {'type': 'EpisodeReplayBuffer', 'capacity': 50000}"
@@ -199,8 +202,10 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def reads_recorded_data(self) -> bool:
-        """Whether training uses recorded steps of `offline_data(input_=...)`: as the only data, as the first content of
-        the replay buffer, or with `recorded_share` as a part of each batch.
+        """Whether training uses recorded steps of `offline_data(input_=...)`.
+
+        The recorded steps can be the only data, the first content of the replay buffer, or, with `recorded_share`, a
+        part of each batch.
         """
         return self.is_offline or (self.input_ not in ("sampler", None) and bool(self.input_))
 
@@ -269,11 +274,11 @@ class OffPolicyConfig(AlgorithmConfig):
         return self._of_other_agents(kind, found)
 
     def _of_other_agents(self, kind: Any, found: type[Any]) -> type[Any]:
-        """Replaces the default replay buffer class by its multi-agent version if there are several agents. Raises if
-        the user chose a class that does not fit the number of agents.
+        """Replaces the default replay buffer class by its multi-agent version if there are several agents.
 
         Raises:
-            ValueError: Names the class to use instead.
+            ValueError: If the user chose a class that does not fit the number of agents; names the class to use
+            instead.
         """
         default = self._declarations.by_name["replay_buffer_config"].default.get("type")
         if self.is_multi_agent and found in _OF_SEVERAL_AGENTS and found is REPLAY_BUFFERS.get(default, default):
@@ -368,9 +373,10 @@ class OffPolicyConfig(AlgorithmConfig):
             )
 
     def _validate_updates(self) -> None:
-        """Raises if `num_epochs` is not 1, or if `minibatch_size` or `shuffle_batch_per_epoch` is set. These settings
-        configure the passes over an on-policy batch, but an update from replay is one gradient step on the whole
-        replayed batch.
+        """Raises if `num_epochs` is not 1, or if `minibatch_size` or `shuffle_batch_per_epoch` is set.
+
+        These settings configure the passes over an on-policy batch, but an update from replay is one gradient step on
+        the whole replayed batch.
         """
         for name, without in (("num_epochs", 1), ("minibatch_size", None), ("shuffle_batch_per_epoch", False)):
             value = vars(self)[name]

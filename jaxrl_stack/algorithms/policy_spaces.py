@@ -1,5 +1,6 @@
-"""Observation and action spaces of policies. They come from the agents for which a policy acts. If a policy acts for no
-agent, they come from the other policies.
+"""Observation and action spaces of policies. The spaces come from the agents for which a policy acts.
+
+If a policy acts for no agent, its spaces come from the other policies.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ SpacesById = Mapping[str, tuple[gym.Space, gym.Space]]
 
 
 def with_policies_of(config: Any, env: Any, spaces: SpacesById | None) -> SpacesById | None:
-    """Returns `spaces`, extended by the spaces of all policies that act for agents of a multi-agent environment:
-    ``{policy id: (observation space, action space)}``. Returns `spaces` unchanged if `env` is None or the config is for
-    a single agent.
+    """Returns `spaces`, extended by the spaces of all policies that act for agents of a multi-agent environment.
+
+    The spaces are ``{policy id: (observation space, action space)}``. Returns `spaces` unchanged if `env` is None or
+    the config is for a single agent.
 
     Args:
         config: The config.

@@ -157,8 +157,10 @@ class Population(Checkpointable):
         self._begin_files()
 
     def _begin_files(self) -> None:
-        """Creates new objects that save checkpoints and record commands. Does not create the folder for their files: if
-        ``reporting(checkpoint_frequency=...)`` is set, `train` creates a new folder after the next iteration.
+        """Creates new objects that save checkpoints and record commands.
+
+        Does not create the folder for their files: if ``reporting(checkpoint_frequency=...)`` is set, `train` creates a
+        new folder after the next iteration.
         """
         self.directory: Path | None = None
         self._commands = CommandLog(is_kept=self.config.checkpoint_frequency is not None)
@@ -171,8 +173,10 @@ class Population(Checkpointable):
         )
 
     def restart(self, members: Sequence[Member | Mapping[str, Any]]) -> None:
-        """Replaces all members by new, untrained members. The history and all counters start again; the next `train`
-        call runs iteration 1 of the new members. Reuses the compiled training program.
+        """Replaces all members (runs) of the population by new, untrained members.
+
+        The history and all counters start again; the next `train` call runs iteration 1 of the new members. Reuses the
+        compiled training program.
 
         Args:
             members: Members that fit the program, at most as many as the population has room for.
@@ -237,10 +241,11 @@ class Population(Checkpointable):
             self._origin = {**self._origin, PARENT: parent}
 
     def _go_on(self, done: int, seconds: float) -> None:
-        """Continues counting iterations and seconds from `done` and `seconds`, the values in a restored state. Marks
-        two kinds of this population's checkpoints for removal: checkpoints of later iterations, and checkpoints that do
-        not belong to the history of the restored state (see `mark_of`). Removes the file with the table of the members'
-        results (`MEMBERS_FILE`), which `write_runs` writes again.
+        """Continues counting iterations and seconds from `done` and `seconds`, the values in a restored state.
+
+        Marks two kinds of this population's checkpoints for removal: checkpoints of later iterations, and checkpoints
+        that do not belong to the history of the restored state (see `mark_of`). Removes the file with the table of the
+        members' results (`MEMBERS_FILE`), which `write_runs` writes again.
         """
         self._iterations.go_on(done, seconds, self.driver)
         self.stored_checkpoints.restored(self.iteration)
@@ -339,8 +344,10 @@ class Population(Checkpointable):
             self._num_training_steps = None
 
     def _replace_settings(self, settings: Mapping[str, Any]) -> None:
-        """Sets new values, ``{name: value}``, of settings that do not affect training, such as the results folder,
-        before recorded iterations are recomputed. Checkpoints of this population still contain the original values.
+        """Sets new values of settings that do not affect training, before recorded iterations are recomputed.
+
+        `settings` is ``{name: value}``. An example of such a setting is the results folder. Checkpoints of this
+        population still contain the original values.
         """
         self._replaced_settings = {name: self.config.stored_value(name) for name in settings}
         self.config = with_replaced_settings(self.config, settings)
@@ -363,8 +370,10 @@ class Population(Checkpointable):
         return numbers
 
     def _result(self, numbers: dict[str, Any], iteration: Iteration) -> Result:
-        """Builds the result of an iteration. Also appends a summary over the members (interquartile mean, best and
-        worst return) to `self.middle`, the history of the population as a whole.
+        """Builds the result of an iteration, and appends a summary over the members to `self.middle`.
+
+        The summary consists of the interquartile mean, the best and the worst return. `self.middle` is the history of
+        the population as a whole.
         """
         members = MemberResults(numbers, len(self), self._settings.reported)
         together = population_numbers(members, self.driver.is_live)
@@ -425,8 +434,9 @@ class Population(Checkpointable):
         after_iteration: Callable[[str], object] | None = None,
         continues: bool = False,
     ) -> Result:
-        """Trains until every live member has reached its goal, such as a number of iterations or a return. Shows the
-        progress. Members that diverged or that `keep` stopped are not live.
+        """Trains until every live member has reached its goal, such as a number of iterations or a return.
+
+        Shows the progress. Members that diverged or that `keep` stopped are not live.
 
         A member that has reached its goal continues to train with the others; `reached` has the time. Ctrl-C ends the
         call after the running iteration.
@@ -514,8 +524,10 @@ class Population(Checkpointable):
 
     @property
     def best(self) -> list[Best] | None:
-        """One `Best` per member: the highest mean return (or other metric), the iteration with this value, and the path
-        of the checkpoint that `write_runs` saves. Without ``reporting(keep_best=...)``, the property is None.
+        """One `Best` per member: the member's highest mean return (or other metric), with iteration and checkpoint.
+
+        A `Best` contains the metric's value, the iteration with this value, and the path of the checkpoint that
+        `write_runs` saves. Without ``reporting(keep_best=...)``, the property is None.
         """
         return None if self._best is None else self._best.best
 
@@ -568,9 +580,10 @@ class Population(Checkpointable):
         return runs_of(self.members, self.history, self._settings.reported, origin, ends, folders)
 
     def write_runs(self, directory: str | os.PathLike[str]) -> None:
-        """Writes one folder per member, for `jaxrl plot` and `jaxrl report`. A folder contains the member's results,
-        its settings, and facts for repeating the run (command, versions, git commit). With
-        ``reporting(keep_best=...)``, it also contains a checkpoint of the member's best state. If
+        """Writes one folder per member, for `jaxrl plot` and `jaxrl report`.
+
+        A folder contains the member's results, its settings, and facts for repeating the run (command, versions, git
+        commit). With ``reporting(keep_best=...)``, it also contains a checkpoint of the member's best state. If
         ``reporting(results_dir=...)`` is set, `learn` calls this method at its end.
 
         Args:
@@ -599,8 +612,10 @@ class Population(Checkpointable):
         **options: Unpack[AxisOptions],
     ) -> Any:
         """Draws a metric over the course of training: one line with a 95 % confidence band for each combination of
-        settings. The line is the interquartile mean over all members with this combination. Without `hue`, these
-        members differ only in their seeds.
+        settings.
+
+        The line is the interquartile mean over all members with this combination. Without `hue`, these members differ
+        only in their seeds.
 
         Args:
             path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
@@ -623,9 +638,10 @@ class Population(Checkpointable):
         return plot_runs(runs, key, x, path, title=title, **options)
 
     def as_sweep(self) -> Sweep:
-        """The population as a `Sweep`, the result type of `run_sweep`: ``print(sweep)`` shows a table of the members'
-        settings, best first. ``sweep.heat_map(path)`` draws the final performance for each pair of values of two
-        settings.
+        """The population as a `Sweep`, the result type of `run_sweep`.
+
+        ``print(sweep)`` shows a table of the members' settings, best first. ``sweep.heat_map(path)`` draws the final
+        performance for each pair of values of two settings.
         """
         defaults = as_json(self.get_default_config().to_dict())
         return sweep_of(self.runs(), self.members, self.config, defaults)
@@ -763,9 +779,10 @@ class Population(Checkpointable):
             )
 
     def _note_settings(self, new: Sequence[str]) -> None:
-        """Updates the history and the evaluation after the settings of members or the set of running members have
-        changed. Adds a column to the history for each setting in `new`, the settings that no member had changed before.
-        Passes the members' current configs to the evaluation, if one exists.
+        """Updates the history and the evaluation after members' settings or the set of running members have changed.
+
+        Adds a column to the history for each setting in `new`, the settings that no member had changed before. Passes
+        the members' current configs to the evaluation, if one exists.
         """
         for name in new:
             self.history.add_setting(name, self._settings.first_numbers(name))

@@ -108,15 +108,19 @@ class _Game:
 
 
 def _label(player: Player) -> str:
-    """Short name of a player for the note in a video. For a path or string, the name is the last path component. For
-    any other player, such as a `Policy` or an `Algorithm`, the name is the class name.
+    """Short name of a player for the note in a video.
+
+    For a path or string, the name is the last path component. For any other player, such as a `Policy` or an
+    `Algorithm`, the name is the class name.
     """
     return os.path.basename(os.fspath(player)) if isinstance(player, str | os.PathLike) else type(player).__name__
 
 
 def _rival(called: str, algorithm: Algorithm, against: Player) -> Policy | None:
-    """Returns the opponent's policy for a recorded game; None if the opponent acts at random. `against` is the name of
-    a snapshot in `algorithm.league`, or another player that `load_player` accepts, such as the path of a checkpoint.
+    """Returns the opponent's policy for a recorded game; None if the opponent acts at random.
+
+    `against` is the name of a snapshot in `algorithm.league`, or another player that `load_player` accepts, such as the
+    path of a checkpoint.
     """
     league = algorithm.league
     snapshots = [] if league is None else league.names

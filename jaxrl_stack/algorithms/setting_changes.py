@@ -227,7 +227,9 @@ class SettingChanges:
 
     def values(self, config: AlgorithmConfig, num_env_steps: int) -> dict[str, float]:
         """Current values of the changed settings: ``{path: value}`` with paths such as "lr", or "p0/lr" for module
-        "p0". The value of a schedule is its value after `num_env_steps`.
+        "p0".
+
+        The value of a schedule is its value after `num_env_steps`.
         """
         return {path: number_at(value_of(config, path), num_env_steps) for path in self.first}
 

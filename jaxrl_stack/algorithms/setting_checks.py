@@ -163,8 +163,9 @@ def subclass_of(base: type, what: str, annotation: str = "type") -> Check:
 
 @check_of("dict[str, float]")
 def amounts(value: Any) -> str | None:
-    """Checks that a setting is a dict from names of resources to finite numbers of at least 0. Returns a description of
-    valid values if `value` is invalid, else None.
+    """Checks that a setting is a dict from names of resources to finite numbers of at least 0.
+
+    Returns a description of valid values if `value` is invalid, else None.
     """
     one = number(0, finite=True)
     if isinstance(value, dict) and all(isinstance(k, str) and one(v) is None for k, v in value.items()):
@@ -183,8 +184,9 @@ def functions(value: Any) -> str | None:
 
 @check_of("int | Collection[int]")
 def iterations(value: Any) -> str | None:
-    """Checks that a setting is an iteration number (an integer of at least 1), or a collection of such numbers. Returns
-    a description of valid values if `value` is invalid, else None.
+    """Checks that a setting is an iteration number (an integer of at least 1), or a collection of such numbers.
+
+    Returns a description of valid values if `value` is invalid, else None.
     """
     one = integer(1)
     numbers = [value] if isinstance(value, (int, np.integer)) else value

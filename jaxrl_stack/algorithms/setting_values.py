@@ -15,9 +15,10 @@ _Array = (np.ndarray, jax.Array)
 
 
 class DefaultNumber(int):
-    """RLlib's default number for a setting. The config shows the number, but does not apply it: the default
-    ``num_env_runners=2`` starts no actors. The number takes effect only if the user sets it, as in
-    ``env_runners(num_env_runners=2)``.
+    """RLlib's default number for a setting, which the config shows, but does not apply.
+
+    An example is the default ``num_env_runners=2``, which starts no actors. The number takes effect only if the user
+    sets it, as in ``env_runners(num_env_runners=2)``.
 
     A `DefaultNumber` equals the number everywhere except in `same`, which distinguishes the default from the same
     number set by the user.
@@ -41,9 +42,10 @@ def is_search_space(value: Any) -> bool:
 
 
 def same(a: Any, b: Any, *, in_programs: bool = False) -> bool:
-    """Whether two values are equal, including arrays and containers of arrays. Partial functions are equal if they have
-    equal functions and arguments. With `in_programs`, equal numbers of different types, such as 1 and 1.0, are
-    different, because compiled programs can depend on the type.
+    """Whether two values are equal, including arrays and containers of arrays.
+
+    Partial functions are equal if they have equal functions and arguments. With `in_programs`, equal numbers of
+    different types, such as 1 and 1.0, are different, because compiled programs can depend on the type.
     """
     if a is b:
         return True

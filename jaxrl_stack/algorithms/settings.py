@@ -236,9 +236,10 @@ class Declarations:
             raise ValueError(f"{self.call(setting, short(value))}: must be {problem}.")
 
     def old_name(self, name: str, section: str | None = None) -> OldName | None:
-        """Returns the `OldName` entry if `name` is a setting's name from an older RLlib version, else None. `section`
-        is the config method that was called with the argument `name`; some names are old only in certain methods. Pass
-        ``section=None`` if `name` is an attribute of the config or a key of a config dict.
+        """Returns the `OldName` entry if `name` is a setting's name from an older RLlib version, else None.
+
+        `section` is the config method that was called with the argument `name`; some names are old only in certain
+        methods. Pass ``section=None`` if `name` is an attribute of the config or a key of a config dict.
         """
         old = self.old.get(name)
         if old is None or (old.sections and section not in old.sections):

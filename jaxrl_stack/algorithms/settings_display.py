@@ -43,9 +43,10 @@ def _default_of(field: dataclasses.Field) -> Any:
 
 
 def describe(setting: Setting) -> str:
-    """Returns one line about a setting: its meaning, its default and, if the setting is traced, that other values need
-    no recompilation. If this package ignores the setting or supports only its default, the line says so and names the
-    alternative.
+    """Returns one line that describes a setting: its meaning, its default, and a note about other values.
+
+    If the setting is traced, the line says that other values need no recompilation. If this package ignores the setting
+    or supports only its default, the line says so and names the alternative.
     """
     notes = [f"Default: {short(setting.default)}."]
     if setting.schedulable:

@@ -50,8 +50,10 @@ class SavedCheckpoint:
 
 
 def config_to_store(config: AlgorithmConfig, module_map: ModuleMap) -> AlgorithmConfig:
-    """Config that a run's checkpoint stores. If each agent has the same policy in all episodes, a `PolicyTable`, which
-    maps agent ids to policy ids, replaces the user's policy mapping function, because checkpoints contain no code.
+    """Config that a run's checkpoint stores, with a table instead of the user's policy mapping function.
+
+    If each agent has the same policy in all episodes, a `PolicyTable`, which maps agent ids to policy ids, replaces the
+    user's policy mapping function, because checkpoints contain no code.
 
     Returns `config` itself if the policies of agents differ between episodes, or if the user set no mapping function.
     Also returns `config` if the evaluation config may set another environment, whose agents the table may lack.
@@ -71,9 +73,10 @@ def config_to_store(config: AlgorithmConfig, module_map: ModuleMap) -> Algorithm
 
 
 def restored_checkpoint(path: Any, filesystem: Any) -> tuple[dict[str, Any], str | None]:
-    """Describes a restored checkpoint for a run's command log (the calls that changed the training state). Returns two
-    values: a dict with the path and checksum of the checkpoint, and the reason why the logged call cannot be repeated
-    (None if it can).
+    """Describes a restored checkpoint for a run's command log (the calls that changed the training state).
+
+    Returns two values: a dict with the path and checksum of the checkpoint, and the reason why the logged call cannot
+    be repeated (None if it can).
 
     Args:
         path, filesystem: See `Checkpointable.restore_from_path`.
@@ -100,7 +103,9 @@ def check_code(
     stored: Stored, loader: ClassLoader, algo_class: type, config: AlgorithmConfig | None, settings: Mapping[str, Any]
 ) -> None:
     """Raises a ValueError if a checkpoint needs code that the caller has not allowed, or settings that the caller has
-    not passed. A single error lists all missing code and settings.
+    not passed.
+
+    A single error lists all missing code and settings.
 
     Args:
         stored: The checkpoint.
@@ -132,9 +137,10 @@ def check_code(
 
 
 def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) -> None:
-    """Adds the code of a checkpoint's modules to `needed`, the code that loading the checkpoint requires. Skips modules
-    in `policies` (policy ids of the config), because loading builds these modules from the config. Loading builds all
-    other modules from descriptions in the checkpoint.
+    """Adds the code of a checkpoint's modules to `needed`, the code that loading the checkpoint requires.
+
+    Skips modules in `policies` (policy ids of the config), because loading builds these modules from the config.
+    Loading builds all other modules from descriptions in the checkpoint.
     """
     if COMPONENT_LEARNER_GROUP not in stored:
         return  # it is none of an algorithm, as its class will show
@@ -145,8 +151,10 @@ def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) 
 
 
 def _names(node: Any) -> Collection[str]:
-    """Returns the policy ids in a value of the setting ``policies``. The value is a list or dict that the caller
-    passed, or a JSON value from a checkpoint. Returns [] if the value is damaged.
+    """Returns the policy ids in a value of the setting ``policies``.
+
+    The value is a list or dict that the caller passed, or a JSON value from a checkpoint. Returns [] if the value is
+    damaged.
     """
     names = node["value"] if isinstance(node, dict) and KIND in node else node
     return [name for name in names if isinstance(name, str)] if isinstance(names, Iterable) else []
@@ -212,8 +220,9 @@ def settings_left_out(stored: Stored) -> Collection[str]:
 
 
 def stored_settings(stored: Stored, loader: ClassLoader, names: Sequence[str]) -> list[Any]:
-    """Reads the values of the settings `names` from an algorithm's checkpoint, in this order. The value is None for
-    settings that the checkpoint does not contain, such as settings that the user did not set.
+    """Reads the values of the settings `names` from an algorithm's checkpoint, in this order.
+
+    The value is None for settings that the checkpoint does not contain, such as settings that the user did not set.
 
     Args:
         stored: The checkpoint.
@@ -257,7 +266,8 @@ def stored_module_spec(stored: Stored, loader: ClassLoader, state: Mapping[str, 
 def check_modules(
     config: AlgorithmConfig, modules: Stored, loader: ClassLoader, states: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Raises a ValueError if the states of modules in a checkpoint do not fit the modules that the config describes.
+    """Raises a ValueError if the states of modules in a checkpoint do not fit the config's modules.
+
     Builds no module. Checks nothing if the checkpoint lacks a policy of the config or the spaces of a module.
 
     Args:

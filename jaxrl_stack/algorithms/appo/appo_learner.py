@@ -105,8 +105,9 @@ class APPOLearner(TargetNetworkUpdates, AdaptiveKLCoefficient, VTraceLearner):
 
 
 def _ratio_metrics(statistics: RunningStatistics) -> dict[str, jax.Array]:
-    """Mean and variance of the clipped importance ratio ``min(mu / pi', 2)``. ``mu`` is the acting policy's probability
-    of an action, and ``pi'`` is the target policy's probability.
+    """Mean and variance of the clipped importance ratio ``min(mu / pi', 2)``.
+
+    ``mu`` is the acting policy's probability of an action, and ``pi'`` is the target policy's probability.
     """
     return {LEARNER_RESULTS_MEAN_IS_KEY: statistics.mean[0], LEARNER_RESULTS_VAR_IS_KEY: statistics.variance[0]}
 

@@ -43,8 +43,9 @@ class DefaultAPPORLModule(DefaultPPORLModule, TargetNetworkAPI):
         return [(self.encoder, self._old_encoder), (self.pi, self._old_pi)]
 
     def forward_target(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Computes the target policy's outputs: `{OBS: [..., d]}` -> `{TARGET_NETWORK_ACTION_DIST_INPUTS: [..., n]}`,
-        with d observation values and n inputs of the action distribution per row. If the encoder is recurrent, the
+        """Computes the target policy's outputs: `{OBS: [..., d]}` -> `{TARGET_NETWORK_ACTION_DIST_INPUTS: [..., n]}`.
+
+        Each row has d observation values and n inputs of the action distribution. If the encoder is recurrent, the
         target encoder starts from the main network's recurrent states, which the batch contains.
         """
         batch, mask = split_action_mask(batch)

@@ -43,9 +43,10 @@ class DefaultBCRLModule(RLModule):
         return initial_state_of(vars(self).get("encoder"))
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes the policy's outputs: `{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`, with d observation
-        values and n inputs of the action distribution per row. If the encoder is recurrent, reads `STATE_IN` and also
-        returns `STATE_OUT`.
+        """Computes the policy's outputs: `{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`.
+
+        Each row has d observation values and n inputs of the action distribution. If the encoder is recurrent, reads
+        `STATE_IN` and also returns `STATE_OUT`.
         """
         batch, mask = split_action_mask(batch)
         encoded = self.encoder(batch)

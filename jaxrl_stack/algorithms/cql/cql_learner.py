@@ -51,8 +51,11 @@ class CQLLearner(SACLearner):
     shared_extra = (*TargetNetworkUpdates.shared_extra, NUM_CQL_UPDATES)
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
-        """Registers SAC's optimizers. If ``lagrangian`` is set, also registers the optimizer "alpha_prime": Adam with
-        learning rate ``critic_lr`` for the logarithm of the Lagrange multiplier of the conservative term.
+        """Registers SAC's optimizers and, if ``lagrangian`` is set, the optimizer "alpha_prime" for the Lagrange
+        multiplier.
+
+        "alpha_prime" is Adam with learning rate ``critic_lr`` for the logarithm of the Lagrange multiplier of the
+        conservative term.
         """
         super().configure_optimizers_for_module(module_id, config)
         config = config or self.config_for(module_id)

@@ -77,11 +77,13 @@ class DefaultCQLRLModule(DefaultSACRLModule):
         return out | ({Q_TWIN_REPEAT: values[QF_TWIN_PREDS]} if self.twin_q else {})
 
     def _repeated_actions(self, out: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-        """Draws the columns `ACTIONS_REPEAT` (actions, ``[N, 3 * num_actions, A]`` for N batch rows and A action
-        dimensions) and `LOGPS_REPEAT` (the actions' log-probabilities, ``[N, 3 * num_actions]``), without gradients.
-        The first `num_actions` actions of a row are uniformly random in [-1, 1], the next `num_actions` are actions of
-        the policy at the next observation, and the last `num_actions` are actions of the policy at the current
-        observation.
+        """Draws random actions and actions of the policy for each batch row, and computes their log-probabilities,
+        without gradients.
+
+        Returns the columns `ACTIONS_REPEAT` (actions, ``[N, 3 * num_actions, A]`` for N batch rows and A action
+        dimensions) and `LOGPS_REPEAT` (the actions' log-probabilities, ``[N, 3 * num_actions]``). The first
+        `num_actions` actions of a row are uniformly random in [-1, 1]. The next `num_actions` are actions of the policy
+        at the next observation, and the last `num_actions` are actions of the policy at the current observation.
         """
         dist_cls = self.get_train_action_dist_cls()
 

@@ -106,9 +106,10 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     def _forward_exploration(
         self, batch: dict[str, Any], t: Any = None, epsilon: Any = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Computes epsilon-greedy actions: `{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`. If the observations contain
-        an action mask, chooses only valid actions. If the networks have noisy weights, draws separate noise for each
-        row.
+        """Computes epsilon-greedy actions: `{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`.
+
+        If the observations contain an action mask, chooses only valid actions. If the networks have noisy weights,
+        draws separate noise for each row.
 
         Args:
             batch: The columns.
@@ -158,9 +159,10 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return outputs
 
     def _forward_train_sequences(self, batch: dict[str, Any], noise: Any) -> dict[str, Any]:
-        """Computes the outputs of `_forward_train` for sequences from replay. A sequence is extended by the observation
-        after its last step, so that each network (online and target) evaluates observations and next observations in
-        one pass.
+        """Computes the outputs of `_forward_train` for sequences from replay.
+
+        A sequence is extended by the observation after its last step, so that each network (online and target)
+        evaluates observations and next observations in one pass.
         """
         timeline = Timeline(batch, self.burn_in_len)
         online = self._with_noise(self.compute_q_values, timeline.columns(states_of(self.encoder)), noise[0])
@@ -195,8 +197,9 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return self._qf_forward_helper(batch, self._target_encoder, heads, noise)
 
     def compute_advantage_distribution(self, batch: Any) -> dict[str, Any]:
-        """Converts logits of all actions and atoms to one categorical distribution of the return per action (C51). With
-        dueling, the logits already combine the outputs of the advantage head and the state value head.
+        """Converts logits of all actions and atoms to one categorical distribution of the return per action (C51).
+
+        With dueling, the logits already combine the outputs of the advantage head and the state value head.
 
         Args:
             batch: Logits, float `[..., A * K]`, for A actions and K atoms.
@@ -212,7 +215,9 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         self, batch: dict[str, Any], encoder: Any, head: Any, noise: jax.Array | None = None
     ) -> dict[str, Any]:
         """Computes Q-values of all actions with the given encoder and head; see `compute_q_values` for inputs and
-        outputs. With dueling, `head` is a dict of two heads: advantages ("af") and state values ("vf").
+        outputs.
+
+        With dueling, `head` is a dict of two heads: advantages ("af") and state values ("vf").
         """
         batch, mask = split_action_mask(batch)
         encoded = encoder(batch)

@@ -124,9 +124,12 @@ class DQNLearner(TargetNetworkUpdates, Learner):
         return means[QF_LOSS_KEY]
 
     def _discount_of_targets(self, config: TracedConfigView, batch: dict[str, Any]) -> dict[str, Any]:
-        """Keyword arguments for `q_learning.n_step_targets` and `q_learning.categorical_targets` that set the discount
-        after n steps to ``gamma ** n``. If the batch contains the environment's discounts (`Columns.DISCOUNT`), the
-        discount after n steps is ``gamma ** n`` times the product of the environment's discounts over the n steps.
+        """Keyword arguments that set the discount after n steps in `q_learning.n_step_targets` and
+        `q_learning.categorical_targets`.
+
+        The discount after n steps is ``gamma ** n``. If the batch contains the environment's discounts
+        (`Columns.DISCOUNT`), the discount is ``gamma ** n`` times the product of the environment's discounts over the n
+        steps.
         """
         if Columns.DISCOUNT not in batch:
             return {"n_step": batch["n_step"], "gamma": config.gamma}

@@ -34,8 +34,10 @@ class Policy(NamedTuple):
     std: jax.Array | None
 
     def sample(self, noise: jax.Array | None) -> jax.Array:
-        """Samples actions with gradients, float32 ``[..., A]`` (A actions, or dimensions of a continuous action), from
-        noise that `Actor.noise` returned. If `noise` is None, returns the most likely actions.
+        """Samples actions with gradients, float32 ``[..., A]``, from noise that `Actor.noise` returned.
+
+        A is the number of discrete actions, or of dimensions of a continuous action. If `noise` is None, returns the
+        most likely actions.
         """
         if self.probs is not None:
             return drawn(noise, self.probs)
@@ -61,9 +63,10 @@ class Policy(NamedTuple):
 
 
 class Actor(nnx.Module):
-    """Policy network that reads features of the world model's latent states. The distribution of discrete actions is
-    categorical over one-hot vectors, mixed with 1 % of a uniform distribution. The distribution of continuous actions
-    is normal, with a tanh mean.
+    """Policy network that reads features of the world model's latent states.
+
+    The distribution of discrete actions is categorical over one-hot vectors, mixed with 1 % of a uniform distribution.
+    The distribution of continuous actions is normal, with a tanh mean.
 
     Args:
         size: Widths of the layers.
@@ -92,8 +95,10 @@ class Actor(nnx.Module):
         return Policy(None, jnp.tanh(out), std)
 
     def noise(self, key: jax.Array | None, lead: tuple[int, ...]) -> jax.Array | None:
-        """Draws float32 noise for sampling actions, with leading axes `lead`: uniform ``[*lead]`` for discrete actions,
-        normal ``[*lead, A]`` for continuous actions of A dimensions. Returns None if `key` is None.
+        """Draws float32 noise for sampling actions; returns None if `key` is None.
+
+        The noise is uniform ``[*lead]`` for discrete actions, and normal ``[*lead, A]`` for continuous actions of A
+        dimensions.
         """
         if key is None:
             return None
@@ -141,8 +146,10 @@ class Imagined(NamedTuple):
 def imagine(
     model: WorldModel, actor: Actor, start: Latent, horizon: int, key: jax.Array | None, *, differentiable: bool
 ) -> Imagined:
-    """Rolls the world model out with the actor's actions. The model's heads (rewards, continuation) and the critic are
-    not computed here but later, for all imagined states at once.
+    """Rolls the world model out with the actor's actions.
+
+    The model's heads (rewards, continuation) and the critic are not computed here but later, for all imagined states at
+    once.
 
     Args:
         model: The world model.

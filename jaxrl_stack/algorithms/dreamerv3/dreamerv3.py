@@ -140,8 +140,9 @@ class DreamerV3Config(OffPolicyConfig):
     _default_module_class = DreamerV3RLModule
 
     def paper(self) -> DreamerV3Config:
-        """Changes this config to the algorithm of the paper's final version (2024) and of the author's code. Without
-        this call, the config has the algorithm of the paper's first version (2023), which RLlib implements.
+        """Changes this config to the algorithm of the paper's final version (2024) and of the author's code.
+
+        Without this call, the config has the algorithm of the paper's first version (2023), which RLlib implements.
 
         It calls ``training(gru_blocks=8, optimizer="laprop", replay_latents=True, actor_gradient="reinforce")``.
 
@@ -189,9 +190,10 @@ class DreamerV3Config(OffPolicyConfig):
         return []
 
     def _default_env_to_module_connectors(self, observation_space: gym.Space, module_id: Any) -> list[ConnectorV2]:
-        """Returns the default env-to-module connectors. Images (Boxes of rank 2 or 3) are not flattened, and images of
-        another size are resized to 64 x 64 pixels. Observations without images get the default connectors of all
-        algorithms.
+        """Returns the default env-to-module connectors, which resize images to 64 x 64 pixels.
+
+        Images are Boxes of rank 2 or 3. They are not flattened, and are resized only if they have another size.
+        Observations without images get the default connectors of all algorithms.
         """
         space = observation_space
         parts = list(space.spaces.values()) if isinstance(space, gym.spaces.Dict) else [space]
@@ -349,9 +351,11 @@ class DreamerV3(OffPolicyAlgorithm):
         return write_comparison(comparison, space, path, fps)
 
     def compare_with_replay(self, *, given: int = 5, imagined: int = 15, windows: int = 4, seed: int = 0) -> Comparison:
-        """Compares recorded sequences of steps (windows) from the replay buffer with the world model's predictions of
-        their observations and rewards. Returns both as arrays. `imagine_video`, which shows the observations as a
-        video, describes the arguments.
+        """Compares recorded sequences from the replay buffer with the world model's predictions of their observations
+        and rewards.
+
+        The recorded sequences of steps (windows) and the predictions are returned as arrays. `imagine_video`, which
+        shows the observations as a video, describes the arguments.
         """
         return self._compared(given, imagined, windows, seed)[0]
 

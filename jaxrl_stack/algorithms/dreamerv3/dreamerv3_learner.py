@@ -144,9 +144,10 @@ class DreamerV3Learner(TargetNetworkUpdates, Learner):
     def postprocess_gradients_for_module(
         self, *, module_id: str, config: Any = None, module_gradients_dict: ParamDict
     ) -> ParamDict:
-        """Clips the gradients of world model, actor and critic by their global norms. Logs the norms before clipping,
-        and the largest absolute gradients after clipping. With LaProp, clips nothing and only logs, because LaProp
-        clips gradients itself.
+        """Clips the gradients of world model, actor and critic by their global norms, and logs their sizes.
+
+        Logs the norms before clipping, and the largest absolute gradients after clipping. With LaProp, clips nothing
+        and only logs, because LaProp clips gradients itself.
         """
         settings, out = self.config_for(module_id), dict(module_gradients_dict)
         for name, optimizer in self.get_optimizers_for_module(module_id):

@@ -30,9 +30,10 @@ MODULE_SETTINGS = ("model_size", "symlog_obs", "gru_blocks", "use_float16", "num
 
 
 class ReturnStatistic(nnx.Variable):
-    """Variable that stores one entry of `ReturnRange` (statistics of imagined returns): the moving average of a
-    percentile, or a flag that is True after the first returns. The losses scale advantages with these statistics. The
-    computation of the losses also updates the variable.
+    """Variable that stores one statistic of imagined returns. The losses scale advantages with these statistics.
+
+    The variable is one entry of `ReturnRange`: the moving average of a percentile, or a flag that is True after the
+    first returns. The computation of the losses also updates the variable.
     """
 
 
@@ -131,15 +132,19 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
     # -------------------------------------------------------------------------------------------------- forward passes
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes the most likely actions from the most likely latent states: `{OBS: [B, T, ...], STATE_IN}` ->
-        `{ACTIONS: [B, T, ...], STATE_OUT}`. The recurrent state `STATE_IN` has a leading axis `[B]`.
+        """Computes the most likely actions from the most likely latent states.
+
+        `{OBS: [B, T, ...], STATE_IN}` -> `{ACTIONS: [B, T, ...], STATE_OUT}`. The recurrent state `STATE_IN` has a
+        leading axis `[B]`.
         """
         return self._act(batch, lambda policy, noise, key: policy.sample(None), draws=False)
 
     def _forward_exploration(self, batch: dict[str, Any], t: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Samples latent states and actions: `{OBS: [B, T, ...], STATE_IN}` -> `{ACTIONS: [B, T, ...], STATE_OUT}`. The
-        recurrent state `STATE_IN` has a leading axis `[B]`. In the first ``model_config["num_random_steps"]`` env steps
-        of the run, actions are uniformly random.
+        """Samples latent states and actions; at the beginning of the run, actions are uniformly random.
+
+        `{OBS: [B, T, ...], STATE_IN}` -> `{ACTIONS: [B, T, ...], STATE_OUT}`. The recurrent state `STATE_IN` has a
+        leading axis `[B]`. Actions are uniformly random in the first ``model_config["num_random_steps"]`` env steps of
+        the run.
         """
         high, low = t if t is not None and jnp.ndim(t) else (0, 0 if t is None else t)
         is_random = jnp.logical_and(high == 0, low < self.num_random_steps)
@@ -160,8 +165,10 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return Latent(state["h"], jax.nn.one_hot(state["z"], self.size.num_classes))
 
     def state_before(self, state: dict[str, Any]) -> tuple[Latent, jax.Array, jax.Array]:
-        """Converts the module's recurrent state ``[B, ...]`` to the argument `before` of `WorldModel.observe`: latent
-        state, last action, and a flag for each row, True before the first step of its episode.
+        """Converts the module's recurrent state ``[B, ...]`` to the argument `before` of `WorldModel.observe`.
+
+        The argument contains the latent state, the last action, and a flag for each row: True before the first step of
+        the row's episode.
         """
         return self._latent(state), state["a"], state["fresh"]
 
@@ -197,10 +204,11 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return {Columns.ACTIONS: actions, Columns.STATE_OUT: state}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes latent states of the world model for windows ``[B, T, ...]``: sequences of consecutive items (steps,
-        and the final observations of episodes). A window continues from its state in ``STATE_IN`` ``[B, ...]``. If this
-        state is marked as fresh (before the first step of an episode), or without ``STATE_IN``, the window starts from
-        the initial state.
+        """Computes latent states of the world model for windows ``[B, T, ...]`` (sequences of consecutive items).
+
+        Items are steps, and the final observations of episodes. A window continues from its state in ``STATE_IN``
+        ``[B, ...]``. If this state is marked as fresh (before the first step of an episode), or without ``STATE_IN``,
+        the window starts from the initial state.
         """
         actions = self.actions_for_model(batch[Columns.ACTIONS])
         normalised = self.world_model.normalised(batch[Columns.OBS])

@@ -96,9 +96,11 @@ def _imagined(module: DreamerV3RLModule, columns: dict[str, Any], given: int) ->
 
 
 def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> dict[str, Any]:
-    """Selects the `number` recorded sequences (windows) that begin with the most items of a single episode; an item is
-    a step or a final observation. Cuts these sequences to the longest common length at which each sequence contains
-    items of one episode only.
+    """Selects the `number` recorded sequences that begin with the most items of a single episode, and cuts them to one
+    length.
+
+    An item is a step or a final observation. The sequences (windows) are cut to the longest common length at which each
+    sequence contains items of one episode only.
 
     Args:
         columns: Windows ``[M, T, ...]``.
@@ -129,9 +131,11 @@ def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> d
 def write_comparison(
     comparison: Comparison, space: gym.Space | None, path: str | os.PathLike[str], fps: float
 ) -> Video:
-    """Writes a video that shows recorded sequences (windows) side by side: images as observation, prediction and
-    difference; vectors as curves of all entries, with observed values dark and predicted values orange. The bar above a
-    sequence is green while the model gets observations, and orange afterwards.
+    """Writes a video that compares recorded sequences (windows) with the world model's predictions.
+
+    The video shows the sequences side by side: images as observation, prediction and difference; vectors as curves of
+    all entries, with observed values dark and predicted values orange. The bar above a sequence is green while the
+    model gets observations, and orange afterwards.
 
     Args:
         comparison: From `compare`.
@@ -166,8 +170,9 @@ def _frames(comparison: Comparison, space: gym.Space | None) -> Iterator[np.ndar
 
 
 def _as_bytes(comparison: Comparison, name: str, part: gym.spaces.Box) -> tuple[np.ndarray, np.ndarray]:
-    """Converts the observed and the imagined images of one part of the observation to uint8 ``[N, T, H, W, 3]`` (N
-    sequences of T steps), and returns both arrays.
+    """Converts observed and imagined images to uint8 ``[N, T, H, W, 3]``, and returns both arrays.
+
+    The images are one part of the observation, in N sequences of T steps.
     """
     truth, model = comparison.observed[name], comparison.imagined[name]
     low, high = (0.0, 255.0) if part.dtype == np.uint8 else (float(truth.min()), float(truth.max()))

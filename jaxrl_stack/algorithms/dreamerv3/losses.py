@@ -27,8 +27,10 @@ def world_model_rows(
     rewards: jax.Array,
     is_terminated: jax.Array,
 ) -> dict[str, jax.Array]:
-    """Computes the terms of the world model's loss for each step, float32 ``[B, T]`` each: prediction losses of
-    observations, rewards and continuation; KL losses of dynamics and representation; and their weighted ``total``.
+    """Computes the terms of the world model's loss for each step, float32 ``[B, T]`` each.
+
+    The terms are prediction losses of observations, rewards and continuation, KL losses of dynamics and representation,
+    and their weighted ``total``.
 
     Args:
         model: The world model.
@@ -109,9 +111,10 @@ def judged(
 
 
 def critic_means(critic: MLP, slow_critic: MLP, features: jax.Array, judged: Judged) -> dict[str, jax.Array]:
-    """Computes the terms of the critic's loss as scalar means over imagined states: ``targets`` (loss on the
-    lambda-returns), ``slow`` (loss on the slow critic's values), and ``total`` (their sum, weighted by the loss weights
-    of the states).
+    """Computes the terms of the critic's loss as scalar means over imagined states.
+
+    The terms are ``targets`` (loss on the lambda-returns), ``slow`` (loss on the slow critic's values), and ``total``
+    (their sum, weighted by the loss weights of the states).
 
     Args:
         critic: The trained critic; the total has only its gradient.

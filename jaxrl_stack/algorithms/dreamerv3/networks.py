@@ -25,8 +25,10 @@ _LANES, _NEVER = 8, -1e9
 
 
 def normal(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-    """Draws normal weights ``[..., inputs, outputs]`` with variance ``2 / (fan in + fan out) / 0.8796^2``, and clips
-    the weights to [-2, 2]. 0.8796 is the standard deviation of a standard normal distribution truncated to [-2, 2].
+    """Draws normal weights ``[..., inputs, outputs]``, scaled by fan in and fan out, and clips the weights to [-2, 2].
+
+    The variance is ``2 / (fan in + fan out) / 0.8796^2``. 0.8796 is the standard deviation of a standard normal
+    distribution truncated to [-2, 2].
     """
     space = math.prod(shape[:-2])
     std = math.sqrt(2.0 / (space * (shape[-2] + shape[-1]))) / 0.87962566103423978
@@ -125,9 +127,10 @@ class GRU(nnx.Module):
         return update * jnp.tanh(jax.nn.sigmoid(reset) * candidate) + (1.0 - update) * h
 
     def _gates(self, h: jax.Array, x: jax.Array) -> jax.Array:
-        """Computes ``W [h, x]``, ``[..., 3 * units]``: the product of the weights W with the concatenated state `h` and
-        input `x`, before LayerNorm. The product contains the inputs of all reset gates, then of all candidates, then of
-        all update gates.
+        """Computes the product of the weights W with the concatenated state `h` and input `x`, ``[..., 3 * units]``.
+
+        The product ``W [h, x]`` is not yet normalised by LayerNorm. It contains the inputs of all reset gates, then of
+        all candidates, then of all update gates.
         """
         if self.num_blocks == 1:
             return self.linear(jnp.concatenate([h, x], axis=-1))

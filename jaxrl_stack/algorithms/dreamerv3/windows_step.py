@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 
 class WindowsStep(OffPolicyStep):
-    """Samples one rollout fragment per environment into a replay buffer. Then makes as many gradient steps on windows
-    of consecutive items (steps and final observations) as the training ratio requires. Before the start of learning,
-    only samples.
+    """Training step that samples into a replay buffer, then makes gradient steps on windows (sequences of consecutive
+    items).
+
+    Samples one rollout fragment per environment, and makes as many gradient steps as the training ratio requires. Items
+    are steps and final observations. Before the start of learning, only samples.
     """
 
     trains_several_agents = False
@@ -54,6 +56,7 @@ class WindowsStep(OffPolicyStep):
 
     def _form_of(self, module: RLModule) -> Windows:
         """Returns the form of draws from the replay buffer: windows (sequences of `batch_length_T` consecutive items).
+
         If `replay_latents` is set, a window starts from the latent state that is stored with the window's first item,
         otherwise from the module's initial state.
         """
@@ -64,9 +67,10 @@ class WindowsStep(OffPolicyStep):
         return Windows(int(config.batch_length_T), start, config.clip_rewards, writes)
 
     def look_at(self, number: int, length: int, seed: int) -> dict[str, Any]:
-        """Draws windows (sequences of consecutive items) ``[number, length, ...]`` from the replay buffer, without
-        changing the buffer; see `Replay.look_at`. If several devices store the buffer, all windows are from the first
-        device.
+        """Draws windows (sequences of consecutive items) from the replay buffer, without changing the buffer.
+
+        The windows are ``[number, length, ...]``; see `Replay.look_at`. If several devices store the buffer, all
+        windows are from the first device.
         """
         ((mid, replay),) = self.replays.items()
         what = dataclasses.replace(self.forms[mid], length=length)
@@ -86,9 +90,10 @@ class WindowsStep(OffPolicyStep):
         return place.publish(state), learned
 
     def _num_due(self, state: TrainState, place: Place) -> Any:
-        """Number of updates in this training step: an int, or an int32 array in a compiled program. The result is the
-        total number of due updates minus the updates so far, clipped to the range from 0 to `num_updates` (the maximum
-        per training step).
+        """Number of updates in this training step: an int, or an int32 array in a compiled program.
+
+        The result is the total number of due updates minus the updates so far, clipped to the range from 0 to
+        `num_updates` (the maximum per training step).
 
         `training_ratio` (replayed items per env step; items are steps and final observations) determines how many
         updates are due for the env steps since learning started. The counts of env steps and updates cover the whole

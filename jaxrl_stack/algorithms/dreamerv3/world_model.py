@@ -37,14 +37,18 @@ class Latent(NamedTuple):
 
     @property
     def features(self) -> jax.Array:
-        """Input of the world model's heads, the actor and the critic: the deterministic part h ``[..., G]``
-        concatenated with the flattened stochastic part z ``[..., Z, K]``, float32 ``[..., G + Z * K]``.
+        """Input of the world model's heads, the actor and the critic, float32 ``[..., G + Z * K]``.
+
+        The input is the deterministic part h ``[..., G]`` concatenated with the flattened stochastic part z
+        ``[..., Z, K]``.
         """
         return jnp.concatenate([self.h, self.z.reshape(*self.z.shape[:-2], -1)], axis=-1)
 
     def stored(self) -> dict[str, jax.Array]:
-        """Compact form of the latent state for recurrent states and the replay buffer: the deterministic part h, and
-        for each of the Z categorical variables of the stochastic part z the class index, uint8 ``[..., Z]``.
+        """Compact form of the latent state for recurrent states and the replay buffer.
+
+        The form contains the deterministic part h, and the class index, uint8 ``[..., Z]``, for each of the Z
+        categorical variables of the stochastic part z.
         """
         return {"h": self.h, "z": jnp.argmax(self.z, axis=-1).astype(jnp.uint8)}
 
@@ -162,8 +166,10 @@ class WorldModel(nnx.Module):
         return image if len(self.shapes[name]) == 3 else image[..., None]
 
     def decode(self, features: jax.Array) -> dict[str, jax.Array]:
-        """Predicts normalised observations (see `normalised`) from features of latent states. Returns an array for each
-        part of the observation, with the part's name and shape: ``{name: [..., *shape]}``.
+        """Predicts normalised observations from features of latent states.
+
+        Returns an array for each part of the observation, with the part's name and shape: ``{name: [..., *shape]}``.
+        For normalised observations, see `normalised`.
         """
         out = {}
         for net, names, axis_of in ((self.decoder, self.vectors, 0), (self.image_decoder, self.images, 2)):
@@ -183,8 +189,10 @@ class WorldModel(nnx.Module):
         return unimix(logits.reshape(*logits.shape[:-1], self.size.num_categoricals, self.size.num_classes))
 
     def initial(self) -> Latent:
-        """Latent state before an episode's first observation: the deterministic part h ``[G]``, and the stochastic part
-        z ``[Z, K]``, which consists of Z one-hot vectors with K classes.
+        """Latent state before an episode's first observation.
+
+        The state consists of the deterministic part h ``[G]``, and the stochastic part z ``[Z, K]``. z consists of Z
+        one-hot vectors with K classes.
         """
         h = jnp.tanh(self.initial_h[...])
         return Latent(h, jax.lax.stop_gradient(mode(self._z_probs(self.prior(h)))))
@@ -197,9 +205,9 @@ class WorldModel(nnx.Module):
         return self.gru(state.h, self.before_gru(jnp.concatenate([z, actions], axis=-1)))
 
     def noise(self, key: jax.Array | None, lead: tuple[int, ...]) -> jax.Array | None:
-        """Draws uniform noise for sampling the stochastic part z of latent states, float32 ``[*lead, Z]``. The leading
-        axes are `lead`; the last axis has one number for each of the Z categorical variables in z. Returns None if
-        `key` is None.
+        """Draws uniform noise for sampling the stochastic part z of latent states, float32 ``[*lead, Z]``.
+
+        The last axis has one number for each of the Z categorical variables in z. Returns None if `key` is None.
         """
         return None if key is None else jax.random.uniform(key, (*lead, self.size.num_categoricals))
 
@@ -263,8 +271,10 @@ class WorldModel(nnx.Module):
         return Observed(states, posterior, self._z_probs(self.prior(states.h)))
 
     def imagine_step(self, state: Latent, actions: jax.Array, noise: jax.Array | None) -> Latent:
-        """Advances the latent state by one step without an observation, with actions ``[..., A]``. Draws the stochastic
-        part z from the prior, with noise that the method `noise` returned. If `noise` is None, takes the most likely z.
+        """Advances the latent state by one step without an observation, with actions ``[..., A]``.
+
+        Draws the stochastic part z from the prior, with noise that the method `noise` returned. If `noise` is None,
+        takes the most likely z.
         """
         h = self.next_h(state, actions)
         return Latent(h, drawn(noise, self._z_probs(self.prior(h))))
@@ -287,7 +297,9 @@ def atoms() -> jax.Array:
 
 def mean_in_symlog(head: MLP, features: jax.Array) -> jax.Array:
     """Computes the mean of a head's distribution over `atoms`, float32 ``[...]``, from features ``[..., F]`` of latent
-    states. The mean is in symlog space; `symexp` converts it to a reward or value.
+    states.
+
+    The mean is in symlog space; `symexp` converts it to a reward or value.
     """
 
     def mean(rows: jax.Array) -> jax.Array:
@@ -308,7 +320,9 @@ def mode(probs: jax.Array) -> jax.Array:
 
 def drawn(noise: jax.Array | None, probs: jax.Array) -> jax.Array:
     """Draws one-hot vectors float32 ``[..., K]`` from categorical distributions with K classes, by
-    `straight_through_sample`. If `noise` is None, returns the one-hot vectors of the most likely classes (`mode`).
+    `straight_through_sample`.
+
+    If `noise` is None, returns the one-hot vectors of the most likely classes (`mode`).
     """
     return mode(probs) if noise is None else straight_through_sample(noise, probs)
 

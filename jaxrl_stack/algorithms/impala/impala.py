@@ -98,8 +98,10 @@ class IMPALAConfig(AlgorithmConfig):
         return 1
 
     def make_learner_queue(self) -> LearnerQueue:
-        """Creates the queue of train batches between sampling and learning: a first-in-first-out queue of at most
-        `learner_queue_size` batches. It is used only if learners learn while EnvRunner actors sample.
+        """Creates the queue of train batches between sampling and learning.
+
+        The queue is a first-in-first-out queue of at most `learner_queue_size` batches. It is used only if learners
+        learn while EnvRunner actors sample.
         """
         return FirstInFirstOut(self.learner_queue_size)
 
@@ -133,9 +135,10 @@ class IMPALAConfig(AlgorithmConfig):
             )
 
     def _check_parts_left_out(self) -> None:
-        """Raises if a run that measures sampling without updates (`_env_runners_only`, `_skip_learners`) has no
-        EnvRunner actors, or if its iterations could never end because they wait for updates
-        (`min_train_timesteps_per_iteration`).
+        """Raises if a run that measures sampling without updates (`_env_runners_only`, `_skip_learners`) cannot work.
+
+        The run must have EnvRunner actors. Its iterations must not wait for updates
+        (`min_train_timesteps_per_iteration`), because they could then never end.
         """
         for name in ("_env_runners_only", "_skip_learners"):
             if self.in_evaluation or not getattr(self, name):

@@ -97,9 +97,7 @@ class VTraceLearner(Learner):
         return values.astype(jnp.float32).reshape(batch[Columns.LOSS_MASK].shape)
 
     def columns_to_forward(self, module_id: str, batch: dict[str, Any]) -> dict[str, Any]:
-        """Converts N chunks of L consecutive steps to inputs of a module's forward passes: rows ``[N * L, ...]`` for a
-        stateless module; for a recurrent module sequences of L steps, or of one step if the module cannot reset its
-        state within a sequence.
+        """Converts N chunks of L consecutive steps to inputs of a module's forward passes.
 
         Args:
             module_id: The module.

@@ -1,4 +1,6 @@
-"""IQL's losses: expectile regression of state values on the Q-values of recorded actions, TD losses of the critics, and
+"""IQL's losses for state values, critics and policy.
+
+The losses are expectile regression of state values on the Q-values of recorded actions, TD losses of the critics, and
 behaviour cloning that weights recorded actions by their advantages.
 """
 
@@ -71,8 +73,10 @@ class IQLLearner(TargetNetworkUpdates, Learner):
         return [TargetNetworkAPI, QNetAPI, ValueFunctionAPI]
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
-        """Registers separate Adam optimizers with eps 1e-7 for the critic ``qf``, the second critic ``qf_twin`` (only
-        if `twin_q` is set), the ``policy``, and the state value function ``value``.
+        """Registers separate Adam optimizers for the critics, the policy and the state value function.
+
+        The optimizers have eps 1e-7. Their names are ``qf`` (critic), ``qf_twin`` (second critic, only if `twin_q` is
+        set), ``policy``, and ``value`` (state value function).
         """
         config = config or self.config_for(module_id)
         module: Any = self.template[module_id]
@@ -129,8 +133,9 @@ class IQLLearner(TargetNetworkUpdates, Learner):
     def _critic_rows(
         config: TracedConfigView, batch: dict[str, Any], fwd_out: dict[str, Any]
     ) -> soft_actor_critic.CriticRows:
-        """Losses and TD error of the critics for each row of the batch. Each critic's loss is its squared TD error,
-        times 1/2 if there are two critics.
+        """Losses and TD error of the critics for each row of the batch.
+
+        Each critic's loss is its squared TD error, times 1/2 if there are two critics.
         """
         targets = q_learning.n_step_targets(
             rewards=batch[Columns.REWARDS].astype(jnp.float32),

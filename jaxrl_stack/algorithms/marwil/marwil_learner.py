@@ -58,8 +58,10 @@ class MARWILLearner(Learner):
         return [ValueFunctionAPI]
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """Extra learner state of each module with ``beta != 0``: the moving average of squared advantages, and the
-        average's rounding error, which the next update corrects (see `compensated_add`).
+        """Extra learner state of each module with ``beta != 0``: the moving average of squared advantages, and its
+        rounding error.
+
+        The next update corrects the rounding error (see `compensated_add`).
         """
         ids = [mid for mid in self._ids_with_loss_of_algorithm if self._weighs(mid)]
         averages = {mid: jnp.float32(self.config_for(mid).moving_average_sqd_adv_norm_start) for mid in ids}
@@ -108,8 +110,10 @@ class MARWILLearner(Learner):
     def _weights_and_vf_loss(
         self, module_id: str, config: TracedConfigView, batch: dict[str, Any], fwd_out: dict[str, Any]
     ) -> tuple[jax.Array, jax.Array]:
-        """Returns ``(weights, value loss)``: the weight of each batch row in the policy loss, ``[N]`` without
-        gradients; and half the mean squared advantage, with gradients to the value function.
+        """Returns ``(weights, value loss)``: the weight of each batch row in the policy loss, and the value loss.
+
+        The weights ``[N]`` have no gradients. The value loss is half the mean squared advantage, with gradients to the
+        value function.
         """
         # build() accepts no other module.
         module = cast("ValueFunctionAPI", self.module[module_id])

@@ -39,7 +39,9 @@ class MARWILStep(OfflineStep):
     @classmethod
     def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
         """Returns the class of the training step: this class (`MARWILStep`), or `OfflineStep` (behaviour cloning) if
-        ``beta`` is 0 for all modules. `OfflineStep` reads no rewards and computes no values.
+        ``beta`` is 0 for all modules.
+
+        `OfflineStep` reads no rewards and computes no values.
         """
         betas = [config.get_config_for_module(mid).beta for mid in config._policy_ids()]
         return cls if any(betas) else OfflineStep
@@ -78,8 +80,9 @@ def _values_of_rows(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
 
 
 def _values_of_sequences(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
-    """Computes the state values float32 ``[R]`` of R rows of recorded observations, with a recurrent module. The
-    recurrent state is reset at the start of every recorded piece of an episode (a whole episode or a part).
+    """Computes the state values float32 ``[R]`` of R rows of recorded observations, with a recurrent module.
+
+    The recurrent state is reset at the start of every recorded piece of an episode (a whole episode or a part).
 
     Rows are processed in sequences of `STEPS_PER_COLUMN` steps, which start from the initial state. The state is
     therefore also reset in the few pieces that continue in the next sequence.

@@ -46,8 +46,10 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
         self.vf = self.catalog.build_vf_head(self.framework, rngs=self.rngs)
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Names of attributes that acting does not need: the value head and, unless the encoders are recurrent, a
-        separate critic encoder. Acting must update the state of a recurrent critic encoder in every step.
+        """Names of attributes that acting does not need.
+
+        These are the value head and, unless the encoders are recurrent, a separate critic encoder. Acting must update
+        the state of a recurrent critic encoder in every step.
         """
         needs_critic = self.catalog.model_config_dict["vf_share_layers"] or self.is_stateful()
         return ["vf"] if needs_critic else ["vf", "encoder.critic"]

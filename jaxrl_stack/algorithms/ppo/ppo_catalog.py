@@ -38,8 +38,9 @@ class PPOCatalog(Catalog):
 
     @functools.cached_property
     def actor_critic_encoder_config(self) -> ActorCriticEncoderConfig:
-        """Config of the encoders of policy and value function, created at the first access. With
-        ``vf_share_layers=True``, policy and value function share one encoder; otherwise, each has a separate one.
+        """Config of the encoders of policy and value function, created at the first access.
+
+        With ``vf_share_layers=True``, policy and value function share one encoder; otherwise, each has a separate one.
         """
         return ActorCriticEncoderConfig(
             base_encoder_config=self.encoder_config,

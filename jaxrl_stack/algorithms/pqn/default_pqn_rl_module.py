@@ -57,8 +57,9 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
         return initial_state_of(vars(self).get("encoder"))
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes the action with the highest Q-value for each row: `{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`. If
-        the observations contain an action mask, chooses only valid actions.
+        """Computes the action with the highest Q-value for each row: `{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`.
+
+        If the observations contain an action mask, chooses only valid actions.
         """
         outputs = self.compute_q_values(batch)
         actions = q_learning.greedy_actions(outputs[QF_PREDS], mask_of(batch[Columns.OBS]))
@@ -109,8 +110,9 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
         return q_learning.select(q_values, q_learning.greedy_actions(q_values, mask))
 
     def _rates_of_rows(self, shape: tuple[int, ...]) -> jax.Array:
-        """Exploration epsilon of each batch row, one row per environment of this device: float32 ``[B, 1, ...]``. The
-        result has as many axes as `shape`, so that it broadcasts over the other leading axes of the Q-values.
+        """Exploration epsilon of each batch row (one environment of this device), float32 ``[B, 1, ...]``.
+
+        The result has as many axes as `shape`, so that it broadcasts over the other leading axes of the Q-values.
 
         Device d of a program has the environments from ``d * B`` on. `epsilon_per_env` repeats if there are more
         environments than rates.

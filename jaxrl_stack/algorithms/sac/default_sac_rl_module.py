@@ -160,9 +160,10 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return self._forward_train_discrete(batch) if is_discrete else self._forward_train_continuous(batch)
 
     def _forward_train_sequences(self, batch: dict[str, Any], is_discrete: bool) -> dict[str, Any]:
-        """Computes the outputs of `_forward_train` for sequences from replay. Each sequence is extended by the
-        observation after its last valid step (see `Timeline`), so that a network evaluates observations and next
-        observations in one pass.
+        """Computes the outputs of `_forward_train` for sequences from replay.
+
+        Each sequence is extended by the observation after its last valid step (see `Timeline`), so that a network
+        evaluates observations and next observations in one pass.
         """
         timeline = Timeline(batch, self.burn_in_len)
         inputs, _ = self._policy(timeline.columns(states_of(self.pi_encoder)))
@@ -271,6 +272,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
     def _values(self, batch: dict[str, Any], squeeze: bool, prefix: str = "") -> list[jax.Array]:
         """Computes one array of Q-values per critic: `[N]` for continuous actions, `[N, A]` for A discrete actions.
+
         `squeeze` drops a last axis of length 1; ``prefix="target_"`` selects the target networks.
         """
         values, batch = [], split_action_mask(batch)[0]
@@ -292,9 +294,10 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
 
 def of_critic(batch: dict[str, Any], encoder: Any, index: int) -> dict[str, Any]:
-    """Returns a batch whose `STATE_IN` is the recurrent state of critic `index`. Selects this state from the list of
-    all critics' states in the batch's `STATE_IN`. If the batch has no `STATE_IN`, uses the initial state of the
-    critic's encoder, or returns the batch unchanged if this encoder is stateless.
+    """Returns a batch whose `STATE_IN` is the recurrent state of critic `index`.
+
+    Selects this state from the list of all critics' states in the batch's `STATE_IN`. If the batch has no `STATE_IN`,
+    uses the initial state of the critic's encoder, or returns the batch unchanged if this encoder is stateless.
     """
     if Columns.STATE_IN in batch:
         return {**batch, Columns.STATE_IN: batch[Columns.STATE_IN][index]}

@@ -102,8 +102,10 @@ def register_adams(
 def log_critics(
     learner: Learner, module_id: str, batch: Mapping[str, Any], td_error: jax.Array, values: jax.Array
 ) -> None:
-    """Logs the highest and lowest Q-value of a batch as metrics. If the batch comes from a replay buffer, also logs
-    TD errors, from which a prioritized buffer computes new priorities: one per transition, or one number per sequence.
+    """Logs the highest and lowest Q-value of a batch as metrics and, for a replayed batch, TD errors.
+
+    A replayed batch comes from a replay buffer. A prioritized buffer computes new priorities from the TD errors: one
+    per transition, or one number per sequence.
 
     Args:
         learner: The learner, whose loss is traced.
@@ -155,8 +157,10 @@ class SACLearner(TargetNetworkUpdates, Learner):
         return [TargetNetworkAPI, QNetAPI]
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
-        """Registers one Adam with eps 1e-7 per optimizer name: ``qf`` for the first critic, ``qf_twin`` for the second
-        critic (only with ``twin_q=True``), ``policy``, and ``alpha`` for the temperature.
+        """Registers separate Adam optimizers for the critics, the policy and the temperature.
+
+        The optimizers have eps 1e-7. Their names are ``qf`` (first critic), ``qf_twin`` (second critic, only with
+        ``twin_q=True``), ``policy``, and ``alpha`` (temperature).
         """
         config = config or self.config_for(module_id)
         module: Any = self.template[module_id]
@@ -277,9 +281,12 @@ class SACLearner(TargetNetworkUpdates, Learner):
 
 
 def policy_rows(fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any) -> dict[str, jax.Array]:
-    """Computes three arrays with one value per row, float32 `[N]`, for continuous actions: the policy loss
-    (``"policy"``), the temperature loss (``"alpha"``), and the log-probability (`LOGPS_KEY`) of the new action that
-    the current policy has sampled for the row's observation.
+    """Computes the policy loss, the temperature loss and the new action's log-probability of each row, for continuous
+    actions.
+
+    Returns three arrays with one value per row, float32 `[N]`: the policy loss (``"policy"``), the temperature loss
+    (``"alpha"``), and the log-probability (`LOGPS_KEY`). The current policy has sampled the new action for the row's
+    observation.
     """
     logp = fwd_out["logp_resampled"]
     return {
@@ -292,8 +299,10 @@ def policy_rows(fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: A
 def _continuous_terms(
     config: Any, batch: dict[str, Any], fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any
 ) -> tuple[Any, ...]:
-    """Computes the terms of SAC's losses for continuous actions: Q-values of the taken actions, soft values of the next
-    states, and policy and temperature losses of each row.
+    """Computes the terms of SAC's losses for continuous actions.
+
+    The terms are Q-values of the taken actions, soft values of the next states, and policy and temperature losses of
+    each row.
 
     Returns:
         ``(values of the taken actions, the second critic's values or None, soft values of the next states, rows of the
@@ -311,9 +320,11 @@ def _continuous_terms(
 def _discrete_terms(
     config: Any, batch: dict[str, Any], fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any
 ) -> tuple[Any, ...]:
-    """Computes the terms of SAC's losses for discrete actions: Q-values of the taken actions, soft values of the next
-    states, and policy and temperature losses of each row. Soft values and both losses are expectations over all
-    actions. Returns a tuple with the same entries as `_continuous_terms`.
+    """Computes the terms of SAC's losses for discrete actions.
+
+    The terms are Q-values of the taken actions, soft values of the next states, and policy and temperature losses of
+    each row. Soft values and both losses are expectations over all actions. Returns a tuple with the same entries as
+    `_continuous_terms`.
     """
     q_all, log_probs = fwd_out[QF_PREDS], fwd_out[ACTION_LOG_PROBS]
     q_twin_all = fwd_out[QF_TWIN_PREDS] if config.twin_q else None
