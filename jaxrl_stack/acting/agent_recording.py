@@ -28,11 +28,10 @@ NO_ACT = -1
 
 
 class HeldRows(NamedTuple):
-    """State of a module's recording at the end of a block of steps, from which the recording of the next block
-    continues.
+    """State from which the recording of a module's steps continues in the next block.
 
-    The state contains incomplete agent steps, and whether each row's next complete step begins an episode. A row is one
-    agent in one environment.
+    At the end of a recorded block of steps, the state contains incomplete agent steps, and whether each row's next
+    complete step begins an episode. A row is one agent in one environment.
 
     Attributes:
         rows: Rows with an incomplete step, ``n`` of them.
@@ -136,11 +135,11 @@ class AgentRecording:
         )
 
     def _step_of(self, row: int, act: int) -> int:
-        """Returns the vector step (step of all environments) in which an agent took the action at index `act` of the
-        recording.
+        """Returns the index of the vector step (step of all environments) in which an agent took a recorded action.
 
-        `row` is one agent in one environment. Index 0 stores the action of an agent step that was incomplete at the end
-        of the previous block: its vector step has a negative index.
+        `row` is one agent in one environment, and `act` the index of the action in the recording. Index 0 stores the
+        action of an agent step that was incomplete at the end of the previous block: its vector step has a negative
+        index.
         """
         return self._held_begins[row] if act == 0 else act - 1
 
@@ -456,7 +455,7 @@ class AgentRecordings:
         """Returns ``{module_id: bool [R]}``: whether each row's first complete step begins an episode. A row is one
         agent in one environment.
 
-        The episode is the episode of the row's agent. See `Part.starts`.
+        R is the number of the module's rows. The episode is an episode of the row's agent. See `Part.starts`.
         """
         return {mid: np.array(recording.starts) for mid, recording in self.of_modules.items()}
 

@@ -73,7 +73,8 @@ class HeldSteps:
         return dataclasses.replace(self, rewards=self.rewards + jnp.where(self.is_held, rewards, 0.0))
 
     def without(self, complete: jax.Array) -> HeldSteps:
-        """Returns a copy of these `HeldSteps` without the agent steps that are now complete and recorded.
+        """Returns a copy of these `HeldSteps` (incomplete agent steps) without the steps that are now complete and
+        recorded.
 
         The mask `complete` is True for the rows (one agent in one environment each) of these steps.
 

@@ -257,7 +257,7 @@ class DeviceRollout:
     def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> ConnectorContext:
         """Returns the values that connectors may read in every step of a rollout, such as weights and settings.
 
-        The values are a `ConnectorContext`, and are the same for all modules. See `ModuleStep.context`.
+        The result is a `ConnectorContext`. Its values are the same for all modules. See `ModuleStep.context`.
         """
         return next(iter(self.modules.values())).context(params, rest, settings, timesteps, **static)
 

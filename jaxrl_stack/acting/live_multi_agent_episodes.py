@@ -83,7 +83,7 @@ class LiveMultiAgentEpisodes:
     def see(self, index: int, agent: Any, inputs: Any, at: int) -> None:
         """Replaces the last observation in an agent's unfinished episode by the module's input for this observation.
 
-        The input was computed from the observation. It is row `at` of the arrays ``[rows, ...]`` in `inputs`.
+        The input, which was computed from the observation, is row `at` of the arrays ``[rows, ...]`` in `inputs`.
         """
         episode = self.episodes[index].agent_episodes.get(agent)
         if episode is not None:

@@ -1,7 +1,7 @@
 """Policies of all modules of a host EnvRunner.
 
-The EnvRunner makes one jitted call per module and vector step (a step of all environments). All policies share one copy
-of the weights.
+Each module has one jitted call per vector step (a step of all environments). All policies share one copy of the
+weights.
 """
 
 from __future__ import annotations

@@ -53,8 +53,9 @@ class OpponentsState:
 
     def at_start_of_call(self) -> OpponentsState:
         """Returns a copy of this `OpponentsState` in which the counters of games and of the snapshots' steps are 0.
+        Snapshots are earlier weights of a policy.
 
-        Each call of the compiled program counts from 0.
+        The counters are reset because each call of the compiled program counts from 0.
         """
         return dataclasses.replace(self, games=jnp.zeros_like(self.games), num_steps=jnp.zeros_like(self.num_steps))
 
@@ -231,10 +232,11 @@ class OpponentStep(ModuleStep):
     def with_index(
         self, state: OpponentsState, acting: ModuleState, lengths: jax.Array, index: jax.Array
     ) -> tuple[OpponentsState, ModuleState]:
-        """Assigns a stored snapshot, selected by `index`, as the opponent to each block (group) of environments.
+        """Assigns a stored snapshot (earlier weights of a policy) as the opponent to each block (group) of
+        environments.
 
-        Returns the new `OpponentsState`, and the new policy state of the opponents' rows (one agent in one environment
-        each).
+        `index` selects the snapshot of each block. Returns the new `OpponentsState`, and the new policy state of the
+        opponents' rows (one agent in one environment each).
 
         If a block gets another snapshot, its unfinished games continue and do not count. The recurrent states, last
         actions and last rewards of its rows start again.
@@ -273,7 +275,8 @@ class OpponentStep(ModuleStep):
         return dataclasses.replace(state, index=index, playing=playing, is_stale=is_stale), acting
 
     def of_state(self, state: OpponentsState) -> Self:
-        """Returns a copy of the opponents' policy step with the snapshots' weights from `state`.
+        """Returns a copy of the opponents' policy step with the snapshots' weights from `state`. Snapshots are stored
+        copies of a module.
 
         Each block (a group of environments with the same opponent) has one snapshot.
         """

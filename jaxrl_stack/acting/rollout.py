@@ -48,8 +48,8 @@ class RolloutRecording(Protocol):
     def resets(self) -> np.ndarray | None:
         """Mask of the steps that begin an episode, bool ``[T + 1, B]``; None with several agents.
 
-        The mask covers the recorded steps and the step after them. With several agents, the rows of a recording belong
-        to agents instead of environments.
+        The mask covers the recorded steps and the step after them. With several agents, the result is None because
+        the rows of a recording then belong to agents instead of environments.
         """
         ...
 
@@ -65,7 +65,7 @@ class RolloutRecording(Protocol):
         """Returns ``{module_id: bool [R]}``: whether each row's first recorded step begins an episode. A row is an
         environment, or one agent in an environment.
 
-        See `Part.starts`.
+        R is the number of the module's rows. See `Part.starts`.
         """
         ...
 

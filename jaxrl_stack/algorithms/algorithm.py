@@ -518,8 +518,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         """Checks that `training_step` returned no value, and counts env steps that it sampled by calling EnvRunners
         directly.
 
-        Raises if `training_step` returned a value. The direct calls are calls in a user's `training_step`. `before` is
-        the result of `_env_steps_counted` before the training step.
+        Raises if `training_step` returned a value. The direct calls occur in a `training_step` that a user has
+        written. `before` is the result of `_env_steps_counted` before the training step.
         """
         if returned is not None:
             raise ValueError(

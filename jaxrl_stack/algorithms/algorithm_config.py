@@ -1114,8 +1114,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     def for_checkpoints(self, *pipelines: ConnectorPipelineV2) -> Self:
         """Returns the config to store in a checkpoint, with connectors in place of the functions that created them.
 
-        A function is replaced only if two conditions hold: the function cannot be imported by name, and its connectors
-        contain no arrays.
+        A user's function is replaced only if two conditions hold: the function cannot be imported by name, and its
+        connectors contain no arrays.
 
         Args:
             *pipelines: Pipelines that were built with this config's connector settings.

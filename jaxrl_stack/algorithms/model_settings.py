@@ -82,10 +82,9 @@ def given_settings(model_config: Any) -> dict[str, Any]:
 
 
 def settings_of_module(config: Any, module_id: str, spec: Any) -> dict[str, Any]:
-    """Model config of a module: the algorithm config's model settings, with the settings for this module.
+    """Model config of a module: the algorithm config's model settings, overridden by the settings for this module.
 
-    The algorithm config's model settings are overridden first by the config's settings for this module, then by the
-    model settings in the module's spec.
+    The overrides are first the config's settings for this module, then the model settings in the module's spec.
     """
     return config.get_config_for_module(module_id).model_config | given_settings(spec.model_config)
 

@@ -277,8 +277,8 @@ class OffPolicyConfig(AlgorithmConfig):
         """Replaces the default replay buffer class by its multi-agent version if there are several agents.
 
         Raises:
-            ValueError: If the user chose a class that does not fit the number of agents; names the class to use
-            instead.
+            ValueError: If the user chose a class that does not fit the number of agents. The message names the class to
+                use instead.
         """
         default = self._declarations.by_name["replay_buffer_config"].default.get("type")
         if self.is_multi_agent and found in _OF_SEVERAL_AGENTS and found is REPLAY_BUFFERS.get(default, default):

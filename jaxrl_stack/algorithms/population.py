@@ -524,7 +524,7 @@ class Population(Checkpointable):
 
     @property
     def best(self) -> list[Best] | None:
-        """One `Best` per member: the member's highest mean return (or other metric), with iteration and checkpoint.
+        """One `Best` per member (run): the highest mean return (or other metric), with iteration and checkpoint.
 
         A `Best` contains the metric's value, the iteration with this value, and the path of the checkpoint that
         `write_runs` saves. Without ``reporting(keep_best=...)``, the property is None.
@@ -580,7 +580,7 @@ class Population(Checkpointable):
         return runs_of(self.members, self.history, self._settings.reported, origin, ends, folders)
 
     def write_runs(self, directory: str | os.PathLike[str]) -> None:
-        """Writes one folder per member, for `jaxrl plot` and `jaxrl report`.
+        """Writes one folder per member (run), for `jaxrl plot` and `jaxrl report`.
 
         A folder contains the member's results, its settings, and facts for repeating the run (command, versions, git
         commit). With ``reporting(keep_best=...)``, it also contains a checkpoint of the member's best state. If
@@ -779,7 +779,8 @@ class Population(Checkpointable):
             )
 
     def _note_settings(self, new: Sequence[str]) -> None:
-        """Updates the history and the evaluation after members' settings or the set of running members have changed.
+        """Updates the history and the evaluation of a population after members' settings or the set of running members
+        have changed.
 
         Adds a column to the history for each setting in `new`, the settings that no member had changed before. Passes
         the members' current configs to the evaluation, if one exists.

@@ -15,7 +15,7 @@ _Array = (np.ndarray, jax.Array)
 
 
 class DefaultNumber(int):
-    """RLlib's default number for a setting, which the config shows, but does not apply.
+    """RLlib's default number for a setting; the config shows this number, but does not apply it.
 
     An example is the default ``num_env_runners=2``, which starts no actors. The number takes effect only if the user
     sets it, as in ``env_runners(num_env_runners=2)``.

@@ -43,7 +43,7 @@ def _default_of(field: dataclasses.Field) -> Any:
 
 
 def describe(setting: Setting) -> str:
-    """Returns one line that describes a setting: its meaning, its default, and a note about other values.
+    """Returns one line that describes a setting: its meaning, its default, and notes on other values if needed.
 
     If the setting is traced, the line says that other values need no recompilation. If this package ignores the setting
     or supports only its default, the line says so and names the alternative.

@@ -50,7 +50,7 @@ class SavedCheckpoint:
 
 
 def config_to_store(config: AlgorithmConfig, module_map: ModuleMap) -> AlgorithmConfig:
-    """Config that a run's checkpoint stores, with a table instead of the user's policy mapping function.
+    """Config that a run's checkpoint stores, if possible with a table instead of the user's policy mapping function.
 
     If each agent has the same policy in all episodes, a `PolicyTable`, which maps agent ids to policy ids, replaces the
     user's policy mapping function, because checkpoints contain no code.

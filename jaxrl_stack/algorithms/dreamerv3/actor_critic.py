@@ -36,8 +36,8 @@ class Policy(NamedTuple):
     def sample(self, noise: jax.Array | None) -> jax.Array:
         """Samples actions with gradients, float32 ``[..., A]``, from noise that `Actor.noise` returned.
 
-        A is the number of discrete actions, or of dimensions of a continuous action. If `noise` is None, returns the
-        most likely actions.
+        A is the number of discrete actions, or the number of dimensions of a continuous action. If `noise` is None,
+        returns the most likely actions.
         """
         if self.probs is not None:
             return drawn(noise, self.probs)

@@ -144,7 +144,7 @@ class DreamerV3Learner(TargetNetworkUpdates, Learner):
     def postprocess_gradients_for_module(
         self, *, module_id: str, config: Any = None, module_gradients_dict: ParamDict
     ) -> ParamDict:
-        """Clips the gradients of world model, actor and critic by their global norms, and logs their sizes.
+        """Clips the gradients of world model, actor and critic by their global norms, and logs gradient sizes.
 
         Logs the norms before clipping, and the largest absolute gradients after clipping. With LaProp, clips nothing
         and only logs, because LaProp clips gradients itself.

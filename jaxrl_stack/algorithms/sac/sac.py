@@ -33,8 +33,8 @@ _OLD_MODEL_CONFIG: dict[str, Any] = {
 def check_settings_of_modules(config: Any) -> None:
     """Raises a ValueError if a setting has different values in ``rl_module(model_config=...)`` and ``training()``.
 
-    An example is ``twin_q``. Compares only the settings that the config adds to the model config: `own_settings` of the
-    algorithm's default module class.
+    An example of such a setting is ``twin_q``. Compares only the settings that the config adds to the model config:
+    `own_settings` of the algorithm's default module class.
 
     Raises:
         ValueError: Names the setting and both values.

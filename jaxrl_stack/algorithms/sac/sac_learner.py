@@ -285,8 +285,8 @@ def policy_rows(fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: A
     actions.
 
     Returns three arrays with one value per row, float32 `[N]`: the policy loss (``"policy"``), the temperature loss
-    (``"alpha"``), and the log-probability (`LOGPS_KEY`). The current policy has sampled the new action for the row's
-    observation.
+    (``"alpha"``), and the log-probability of the new action (`LOGPS_KEY`). The current policy has sampled the new
+    action for the row's observation.
     """
     logp = fwd_out["logp_resampled"]
     return {
