@@ -70,8 +70,8 @@ CELLS = (
     Cell("DQN", "MountainCar-v0", 120_000, 5, 3),
     Cell("DQN", "LunarLander-v3", 150_000, 5, 5),
     Cell("PPO", "LunarLander-v3", 700_000, 5, 3),
-    Cell("SAC", "HalfCheetah-v5", 300_000, 3, 25),
-    Cell("SAC", "Hopper-v5", 300_000, 3, 25),
+    Cell("SAC", "HalfCheetah-v5", 300_000, 3, 36),
+    Cell("SAC", "Hopper-v5", 300_000, 3, 34),
     Cell("SAC", "LunarLanderContinuous-v3", 200_000, 3, 20),
     Cell("PPO", "gymnax/Freeway-MinAtar", 5 * _MILLION, 3, 10),
     Cell("PPO", "gymnax/SpaceInvaders-MinAtar", 5 * _MILLION, 3, 10),
@@ -79,8 +79,8 @@ CELLS = (
     Cell("SAC", "BipedalWalker-v3", 500_000, 3, 45, "B"),
     Cell("TQC", "BipedalWalker-v3", 500_000, 3, 60, "B"),
     Cell("PPO", "BipedalWalker-v3", 5 * _MILLION, 3, 20, "B"),
-    Cell("SAC", "Walker2d-v5", 300_000, 3, 25, "B"),
-    Cell("SAC", "Ant-v5", 300_000, 3, 30, "B"),
+    Cell("SAC", "Walker2d-v5", 300_000, 3, 36, "B"),
+    Cell("SAC", "Ant-v5", 300_000, 3, 36, "B"),
 )
 """All cells, in the order in which they are trained."""
 
