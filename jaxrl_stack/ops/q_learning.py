@@ -192,7 +192,7 @@ def n_step_targets(
         next_values: float32 ``[N]``, value of the state after them; not read where the episode terminated.
         terminateds: bool ``[N]``. Truncation is no argument: it does not stop the bootstrap.
         n_step: Number of steps, ``[N]`` or scalar, integers (of any number type).
-        gamma: Discount of one step, scalar.
+        gamma: Discount of one step, scalar or ``[N]``.
 
     Returns:
         float32 ``[N]``, without a gradient.

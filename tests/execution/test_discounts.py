@@ -1,14 +1,18 @@
-"""A discount per step of a JAX environment, in advantages of PPO and targets of DQN, against hand computation."""
+"""A discount per step of a JAX environment, in advantages of PPO and targets of Q-learning, against hand computation."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 
 from envs.counter import CounterEnv
 from jaxrl_stack.algorithms.dqn.dqn_learner import DQNLearner
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
+from jaxrl_stack.algorithms.sac.sac import SACConfig
+from jaxrl_stack.algorithms.td3.td3 import TD3Config
+from jaxrl_stack.algorithms.tqc.tqc import TQCConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.ops import returns
@@ -139,6 +143,34 @@ def test_targets_of_dqn_are_discounted_by_the_product(num_atoms):
     half = loss(discount=np.float32(0.3), n_step_discount=np.float32(0.25))
     assert half == pytest.approx(loss(gamma=GAMMA * 0.5), rel=1e-5)  # 0.25 in two steps
     assert loss(discount=np.float32(0.3), n_step_discount=np.float32(1.0)) == pytest.approx(loss(), rel=1e-5)
+    ended = loss(discount=np.float32(0.3), n_step_discount=np.float32(0.0))
+    assert ended == pytest.approx(loss(terminateds=True), rel=1e-5) and abs(ended - half) > 1e-4
+
+
+@pytest.mark.parametrize("config_class", [SACConfig, TD3Config, TQCConfig], ids=lambda own: own.__name__)
+def test_targets_of_actor_critics_are_discounted_by_the_product(config_class):
+    model = {"fcnet_hiddens": [4], "fusionnet_hiddens": None}
+    config = config_class().training(gamma=GAMMA).rl_module(model_config=model).debugging(seed=0)
+    config.environment(observation_space=Box(-1.0, 1.0, (2,)), action_space=Box(-1.0, 1.0, (1,)))
+    rng = np.random.default_rng(0)
+    rows = {
+        "obs": rng.uniform(-1.0, 1.0, (8, 2)).astype(np.float32),
+        "new_obs": rng.uniform(-1.0, 1.0, (8, 2)).astype(np.float32),
+        "actions": rng.uniform(-1.0, 1.0, (8, 1)).astype(np.float32),
+        "rewards": rng.normal(size=8).astype(np.float32),
+        "terminateds": np.zeros(8, bool),
+        "truncateds": np.zeros(8, bool),
+        "n_step": np.full(8, 2.0, np.float32),
+        "weights": np.ones(8, np.float32),
+    }
+
+    def loss(gamma=GAMMA, **columns):
+        given = {name: np.full(8, value) for name, value in columns.items()}
+        learner = config.copy().training(gamma=gamma).build_learner()
+        return learner.update(batch={**rows, **given})[DEFAULT_MODULE_ID]["qf_loss"]
+
+    half = loss(discount=np.float32(0.3), n_step_discount=np.float32(0.25))
+    assert half == pytest.approx(loss(gamma=GAMMA * 0.5), rel=1e-5)  # 0.25 in two steps
     ended = loss(discount=np.float32(0.3), n_step_discount=np.float32(0.0))
     assert ended == pytest.approx(loss(terminateds=True), rel=1e-5) and abs(ended - half) > 1e-4
 

@@ -89,7 +89,7 @@ class DQNLearner(TargetNetworkUpdates, Learner):
         # Of sequences, weights and priorities are one each, and windows bootstrap where they end.
         weights, at_ends, priorities = sequences.of_rows(batch)
         transition = {"rewards": batch[Columns.REWARDS], "terminateds": batch[Columns.TERMINATEDS]}
-        transition |= self._discount_of_targets(config, batch)
+        transition |= self.discount_of_targets(config, batch)
         if config.num_atoms > 1:
             rows = q_learning.categorical_q_rows(
                 logits=fwd_out[QF_LOGITS],
@@ -97,7 +97,7 @@ class DQNLearner(TargetNetworkUpdates, Learner):
                 target_probs=q_learning.categorical_targets(
                     next_probs=at_ends(q_learning.select_atoms(fwd_out[QF_TARGET_NEXT_PROBS], best)),
                     atoms=fwd_out[ATOMS],
-                    **transition,
+                    **transition | {"gamma": jnp.expand_dims(transition["gamma"], -1)},
                 ),
                 atoms=fwd_out[ATOMS],
                 weights=weights,
@@ -122,25 +122,6 @@ class DQNLearner(TargetNetworkUpdates, Learner):
         log((module_id, QF_MIN_KEY), jnp.min(jnp.where(valid, rows.q_selected, jnp.inf)), reduce="min")
         self.metrics.log_dict(means, key=module_id, window=1)
         return means[QF_LOSS_KEY]
-
-    def _discount_of_targets(self, config: TracedConfigView, batch: dict[str, Any]) -> dict[str, Any]:
-        """Keyword arguments that set the discount after n steps in `q_learning.n_step_targets` and
-        `q_learning.categorical_targets`.
-
-        The discount after n steps is ``gamma ** n``. If the batch contains the environment's discounts
-        (`Columns.DISCOUNT`), the discount is ``gamma ** n`` times the product of the environment's discounts over the n
-        steps.
-        """
-        if Columns.DISCOUNT not in batch:
-            return {"n_step": batch["n_step"], "gamma": config.gamma}
-        if Columns.N_STEP_DISCOUNT not in batch:
-            raise ValueError(
-                f"{type(self).__name__} needs the product of the column {Columns.DISCOUNT!r} over n steps. Only the "
-                f"replay buffer of JAX environments computes it, and only for modules without a recurrent state. Use "
-                f"such an environment and module, or leave {Columns.DISCOUNT!r} out of columns_from_acting."
-            )
-        gamma = config.gamma ** batch["n_step"] * batch[Columns.N_STEP_DISCOUNT]
-        return {"n_step": 1, "gamma": gamma[..., None] if config.num_atoms > 1 else gamma}
 
 
 __getattr__ = absent_or_renamed(

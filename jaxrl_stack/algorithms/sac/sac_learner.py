@@ -268,8 +268,7 @@ class SACLearner(TargetNetworkUpdates, Learner):
             rewards=batch[Columns.REWARDS],
             next_values=at_ends(next_values),
             terminateds=batch[Columns.TERMINATEDS],
-            n_step=batch["n_step"],
-            gamma=config.gamma,
+            **self.discount_of_targets(config, batch),
         )
         critics = soft_actor_critic.critic_rows(
             q=q, q_twin=q_twin, targets=targets, weights=weights, td_error_loss_fn=config.td_error_loss_fn

@@ -177,8 +177,7 @@ class TD3Learner(TargetNetworkUpdates, Learner):
             rewards=batch[Columns.REWARDS].astype(jnp.float32),
             next_values=next_values,
             terminateds=batch[Columns.TERMINATEDS],
-            n_step=batch.get("n_step", 1),
-            gamma=config.gamma,
+            **self.discount_of_targets(config, batch),
         )
         q_twin = fwd_out[QF_TWIN_PREDS] if config.twin_q else None
         return soft_actor_critic.critic_rows(

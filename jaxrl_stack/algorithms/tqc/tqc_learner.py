@@ -65,8 +65,7 @@ class TQCLearner(SACLearner):
             rewards=batch[Columns.REWARDS][..., None],
             next_values=at_ends(next_values),
             terminateds=batch[Columns.TERMINATEDS][..., None],
-            n_step=batch["n_step"][..., None],
-            gamma=config.gamma,
+            **{name: jnp.expand_dims(x, -1) for name, x in self.discount_of_targets(config, batch).items()},
         )
         loss = weights * quantile_huber_rows(quantiles=quantiles, targets=targets)
         q = jax.lax.stop_gradient(jnp.mean(quantiles, axis=(-2, -1)))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.post_update import UpdateResult
@@ -48,6 +49,31 @@ class TargetNetworkUpdates(Learner):
             LAST_TARGET_UPDATE: {mid: counters.zero() for mid in self._ids_with_targets()},
             TARGET_UPDATES: {mid: np.uint32(0) for mid in self._ids_with_targets()},
         }
+
+    def discount_of_targets(self, config: Any, batch: dict[str, Any]) -> dict[str, Any]:
+        """Returns the arguments `n_step` and `gamma` of `q_learning.n_step_targets`.
+
+        The discount after n steps is ``gamma ** n``. If the batch contains the environment's discounts
+        (`Columns.DISCOUNT`), the discount is ``gamma ** n`` times the product of the environment's discounts over the n
+        steps.
+
+        Args:
+            config: The module's config inside a trace.
+            batch: The module's rows: ``n_step`` ``[N]`` (without it, 1 step), and `Columns.N_STEP_DISCOUNT` ``[N]``.
+
+        Raises:
+            ValueError: The batch contains discounts, but not their product.
+        """
+        n_step = batch.get("n_step", 1)
+        if Columns.DISCOUNT not in batch:
+            return {"n_step": n_step, "gamma": config.gamma}
+        if Columns.N_STEP_DISCOUNT not in batch:
+            raise ValueError(
+                f"{type(self).__name__} needs the product of the column {Columns.DISCOUNT!r} over n steps. Only the "
+                f"replay buffer of JAX environments computes it, and only for modules without a recurrent state. Use "
+                f"such an environment and module, or leave {Columns.DISCOUNT!r} out of columns_from_acting."
+            )
+        return {"n_step": 1, "gamma": config.gamma**n_step * batch[Columns.N_STEP_DISCOUNT]}
 
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
