@@ -340,11 +340,15 @@ class AgentRecording:
         return begins, seen
 
     def not_usable(self) -> list[tuple[int, int, str]]:
-        """Finds invalid values in complete and incomplete agent steps: NaN or infinite observations and rewards, and
-        action masks that allow no action.
+        """Returns the invalid values in the recorded agent steps: NaN or infinite observations and rewards, and action
+        masks that allow no action.
+
+        Also checks incomplete agent steps: the agent has acted, but neither its next observation nor the end of its
+        episode is known yet.
 
         Returns:
-            ``(step of the row, row, description)`` of each, in order.
+            ``(step, row, description)`` of each invalid value, in the order of steps. `step` is the index of the agent
+            step among the recorded steps of `row` (one agent in one environment).
         """
         usable = self._layout.usable.read(self._matrix, ())
         rewards = [[*own, self.pending[row]] for row, own in enumerate(self._rewards)]

@@ -1,4 +1,8 @@
-"""Replay of recorded blocks of steps as episode objects, step by step, for callbacks of on-device environments."""
+"""Calls per-episode callback hooks for on-device environments, with episodes that are rebuilt from recorded steps.
+
+On-device environments run inside a compiled program. After the program has recorded a block of steps, the episodes are
+rebuilt step by step, and the hooks are called for each step.
+"""
 
 from __future__ import annotations
 

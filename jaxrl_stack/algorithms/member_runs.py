@@ -167,7 +167,11 @@ def runs_of(
 
 
 def folders_of(members: Sequence[Member], directory: Path) -> list[Path]:
-    """Finds an unused folder for each population member, named after the member, inside the population's folder."""
+    """Finds a folder for each population member, named after the member, inside the population's folder `directory`.
+
+    Does not create the folders. If a folder contains another run, the member's folder gets a number: ``<name>_2`` and
+    so on.
+    """
     return [free_directory(folder_of(name, directory)) for name in distinct_names([str(member) for member in members])]
 
 

@@ -91,7 +91,7 @@ class DrawnRows:
         return self.shape[0]
 
     def with_columns(self, columns: dict[str, Any]) -> DrawnRows:
-        """Returns `DrawnRows` whose columns are `columns`, ``{column: pytree}``."""
+        """Returns a copy of these rows with `columns`, ``{column: pytree [N, ...]}``, instead of the old columns."""
         return DrawnRows(columns)
 
     def run(self, start: int, stop: int) -> DrawnRows:
@@ -327,7 +327,9 @@ class Block:
     # ----------------------------------------------------------------------------------------------------- conversions
 
     def with_columns(self, columns: dict[str, Any]) -> Self:
-        """Returns a block of the same layout in which `columns` replace all columns."""
+        """Returns a copy of this block with `columns`, ``{column: pytree}``, instead of the old columns. The layout is
+        unchanged.
+        """
         return dataclasses.replace(self, columns=columns)
 
     def whole_observations(self) -> Self:

@@ -136,8 +136,9 @@ def npz_reader(filesystem: Any, path: str, options: ReadOptions, info: DatasetIn
     objects = [name for name, form in forms.items() if form is not None and form.dtype.hasobject and not form.shape]
     if objects and not there:
         raise BadDataError(
-            f"The array {objects[0]} is a Python object, but only arrays are read. If it is a dict, write its arrays: "
-            f"numpy.savez({path!r}, **numpy.load({path!r}, allow_pickle=True)[{objects[0]!r}].item()).",
+            f"The entry {objects[0]} is a pickled Python object, but only arrays of numbers or texts can be read. If "
+            f"the object is a dict, write each of its values as an entry: numpy.savez({path!r}, **numpy.load({path!r}, "
+            f"allow_pickle=True)[{objects[0]!r}].item()).",
             path=path,
         )
     return ArrayReader(path, there, load, options, info, of_env=False)

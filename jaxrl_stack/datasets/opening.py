@@ -268,7 +268,7 @@ def _common_info(readers: Sequence[Reader], options: ReadOptions) -> DatasetInfo
                         raise BadDataError(problem, path=reader.path)
                 raise BadDataError(
                     f"{whose} differs from this file's {name}: {differs}. Set input_ to data of one environment only, "
-                    "and set this environment in config.environment().",
+                    "and set the environment of this data in config.environment().",
                     path=reader.path,
                 )
             if known is None:

@@ -207,7 +207,7 @@ def damage_of(path: str) -> Iterator[None]:
     except BadDataError:
         raise
     except FileNotFoundError as error:
-        raise BadDataError("The file is gone. Restore it, or remove it from input_.", path=path) from error
+        raise BadDataError("The file no longer exists. Restore it, or remove it from input_.", path=path) from error
     except DAMAGES as error:
         text = str(error).partition("\n")[0][:200] or type(error).__name__
         raise BadDataError(

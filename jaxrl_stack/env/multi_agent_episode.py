@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `MultiAgentEpisode`, which is defined in `jaxrl_stack.episodes`."""
+"""Re-exports the class `MultiAgentEpisode` of `jaxrl_stack.episodes` under its RLlib import path."""
 
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
 

@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `SingleAgentEpisode`, which is defined in `jaxrl_stack.episodes`."""
+"""Re-exports the class `SingleAgentEpisode` of `jaxrl_stack.episodes` under its RLlib import path."""
 
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 

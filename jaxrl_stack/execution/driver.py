@@ -300,11 +300,11 @@ class Driver(abc.ABC):
         """
 
     def sync_evaluation(self, iteration: int, call: int = 0) -> None:
-        """Prepares an evaluation that runs at the same time as training.
+        """Passes the current weights and connector statistics to the evaluation's EnvRunners.
 
-        Passes the current weights and connector statistics to the evaluation's EnvRunners. If the config has an
-        evaluation on held-out data, this method runs the whole evaluation on held-out data, which uses the learners and
-        cannot run during training.
+        Called before an evaluation that runs at the same time as training. If the config has an evaluation on held-out
+        data, also runs this evaluation completely, because it uses the learners and therefore cannot run during
+        training.
 
         Args:
             iteration, call: See `evaluate`.

@@ -342,10 +342,16 @@ def _inside(scope: Scope) -> Iterator[ast.AST]:
 
 
 def _pairs(target: ast.AST, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | Kind]]:
-    """Yields ``(name, value)`` for each name in the target of an assignment.
+    """Yields each variable that an assignment sets, and the expression assigned to it, as ``(name, value)``.
 
-    The value is an expression of the script, or the kind "unknown" if the script has no separate expression for the
-    name, as in ``a, b = f()``.
+    For ``a, b = 1, f(x)``, yields the name ``"a"`` with the syntax tree node of ``1``, and ``"b"`` with the node of
+    ``f(x)``. If the script has no separate expression for a variable, as in ``a, b = f()``, the value is the kind
+    "unknown".
+
+    Args:
+        target: Syntax tree node of the assignment's left side, or of the target of a loop or ``with`` statement.
+        value: Syntax tree node of the assignment's right side; None if the script has no such expression, as for a loop
+            or ``with`` statement.
     """
     if isinstance(target, ast.Name):
         yield target.id, "unknown" if value is None else value

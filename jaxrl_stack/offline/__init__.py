@@ -1,4 +1,4 @@
-"""RLlib's import paths for reading recorded data and training on it."""
+"""Classes and functions for reading recorded data and training on it, under RLlib's import path."""
 
 from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.datasets.normalized_scores import normalized_score

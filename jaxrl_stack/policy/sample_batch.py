@@ -1,4 +1,7 @@
-"""RLlib's import path of `DEFAULT_POLICY_ID` and of the column names; batches are plain dicts in this package."""
+"""`DEFAULT_POLICY_ID` and the column names (`SampleBatch`) under their RLlib import path.
+
+Batches are plain dicts in this package, so that `SampleBatch` cannot be instantiated.
+"""
 
 from __future__ import annotations
 

@@ -46,9 +46,9 @@ def unpacked(blocks: Sequence[np.ndarray], widths: Sequence[int], num_columns: i
     """
     if len(blocks) != -(-num_rows // BLOCK_ROWS) or len(widths) != len(blocks):
         raise ValueError(
-            f"The metrics history is damaged: it has {len(blocks)} blocks and {len(widths)} block widths. Its "
-            f"{num_rows} rows need {-(-num_rows // BLOCK_ROWS)} blocks (up to {BLOCK_ROWS} rows each), and each block "
-            "needs one width (its number of columns). Load an unchanged copy of the checkpoint."
+            f"The metrics history is damaged: its {num_rows} rows need {-(-num_rows // BLOCK_ROWS)} blocks (up to "
+            f"{BLOCK_ROWS} rows each) and one width (number of columns) per block, but it has {len(blocks)} blocks and "
+            f"{len(widths)} widths. Load an unchanged copy of the checkpoint."
         )
     size, available = 8 * num_columns * num_rows, available_host_bytes()
     if available is not None and size > available:

@@ -1,4 +1,6 @@
-"""RLlib's import path of ``register_env`` and ``get_trainable_cls``. Importing this module does not import Ray."""
+"""``register_env`` and ``get_trainable_cls`` under the import path of Ray Tune. Importing this module does not import
+Ray.
+"""
 
 from __future__ import annotations
 

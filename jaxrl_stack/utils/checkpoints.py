@@ -1,4 +1,4 @@
-"""RLlib's import path of `Checkpointable` and its helpers, which are defined in `jaxrl_stack.checkpoints`."""
+"""Re-exports the class `Checkpointable` of `jaxrl_stack.checkpoints`, and helpers, under its RLlib import path."""
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, get_checkpoint_info
 from jaxrl_stack.checkpoints.files import Component

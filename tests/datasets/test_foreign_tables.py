@@ -768,7 +768,7 @@ def test_the_fix_is_named_for_values_that_are_no_numbers(tmp_path):
     with pytest.raises(BadDataError, match="row 5: The column actions has numbers that are not finite"):
         read(parquet(tmp_path, table(rows(), actions=odd))).read_all()
     np.savez(tmp_path / "x.npz", data=np.array({"obs": [1.0], "actions": [1]}, object))
-    with pytest.raises(BadDataError, match=r"data is a Python object.*allow_pickle=True\)\['data'\]\.item\(\)"):
+    with pytest.raises(BadDataError, match=r"data is a pickled Python object.*allow_pickle=True\)\['data'\]\.item\(\)"):
         read(tmp_path / "x.npz")
     own = EPISODES[0]
     np.savez(tmp_path / "y.npz", **own)

@@ -204,9 +204,9 @@ def test_ctrl_c_in_an_iteration_leaves_a_table_that_checkpoints_hold():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"num_rows": 10**15}, "it has 2 blocks .* rows need 976562500000 blocks"),
+        ({"num_rows": 10**15}, "rows need 976562500000 blocks .* has 2 blocks"),
         ({"num_rows": BLOCK_ROWS + 4}, r"numbers of the shape \(columns, rows\) = \(4, 4\)"),
-        ({"widths": [4]}, "it has 2 blocks and 1 block widths.* rows need 2 blocks"),
+        ({"widths": [4]}, "rows need 2 blocks .* it has 2 blocks and 1 widths"),
         ({"widths": [4, 10**12]}, "1000000000000 columns, but the whole table has 4"),
         ({"widths": [3, 4]}, r"numbers of the shape \(columns, rows\) = \(3, 1024\)"),
         ({"columns": ["a"] * 4}, "has 4 column names, but needs a distinct name"),

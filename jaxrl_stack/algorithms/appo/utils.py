@@ -1,4 +1,4 @@
-"""RLlib's import path of the circular buffer."""
+"""Re-exports the class `CircularBuffer` under its RLlib import path."""
 
 from __future__ import annotations
 

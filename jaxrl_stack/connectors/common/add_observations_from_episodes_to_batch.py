@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `AddObservationsFromEpisodesToBatch`."""
+"""Re-exports the class `AddObservationsFromEpisodesToBatch` under its RLlib import path."""
 
 from jaxrl_stack.connectors.markers import AddObservationsFromEpisodesToBatch
 

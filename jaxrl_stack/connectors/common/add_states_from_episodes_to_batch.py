@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `AddStatesFromEpisodesToBatch`."""
+"""Re-exports the class `AddStatesFromEpisodesToBatch` under its RLlib import path."""
 
 from jaxrl_stack.connectors.markers import AddStatesFromEpisodesToBatch
 

@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `AddTimeDimToBatchAndZeroPad`."""
+"""Re-exports the class `AddTimeDimToBatchAndZeroPad` under its RLlib import path."""
 
 from jaxrl_stack.connectors.markers import AddTimeDimToBatchAndZeroPad
 

@@ -1,5 +1,6 @@
-"""RLlib's import path of AgentToModuleMapping, a connector that this package does not need; importing it raises an
-error with the reason.
+"""Placeholder for RLlib's connector `AgentToModuleMapping`, which this package does not need.
+
+Importing the class from this module raises an error with the reason.
 """
 
 from jaxrl_stack.compat.absent_connectors import absent

@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `BatchIndividualItems`."""
+"""Re-exports the class `BatchIndividualItems` under its RLlib import path."""
 
 from jaxrl_stack.connectors.markers import BatchIndividualItems
 

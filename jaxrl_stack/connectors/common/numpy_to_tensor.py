@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `NumpyToTensor`."""
+"""Re-exports the class `NumpyToTensor` under its RLlib import path."""
 
 from jaxrl_stack.connectors.markers import NumpyToTensor
 

@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `TensorToNumpy`."""
+"""Re-exports the class `TensorToNumpy` under its RLlib import path."""
 
 from jaxrl_stack.connectors.markers import TensorToNumpy
 

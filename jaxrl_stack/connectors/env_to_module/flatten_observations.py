@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `FlattenObservations`."""
+"""Re-exports the class `FlattenObservations` under its RLlib import path."""
 
 from jaxrl_stack.connectors.common.flatten_observations import FlattenObservations
 

@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `AddColumnsFromEpisodesToTrainBatch`."""
+"""Re-exports the class `AddColumnsFromEpisodesToTrainBatch` under its RLlib import path."""
 
 from jaxrl_stack.connectors.markers import AddColumnsFromEpisodesToTrainBatch
 

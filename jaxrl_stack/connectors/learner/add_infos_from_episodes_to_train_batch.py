@@ -1,5 +1,6 @@
-"""RLlib's import path of AddInfosFromEpisodesToTrainBatch, a connector that this package does not have; importing it
-raises an error with the reason.
+"""Placeholder for RLlib's connector `AddInfosFromEpisodesToTrainBatch`, which this package does not have.
+
+Importing the class from this module raises an error with the reason.
 """
 
 from jaxrl_stack.compat.absent_connectors import absent

@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `AddOneTsToEpisodesAndTruncate`."""
+"""Re-exports the class `AddOneTsToEpisodesAndTruncate` under its RLlib import path."""
 
 from jaxrl_stack.connectors.markers import AddOneTsToEpisodesAndTruncate
 

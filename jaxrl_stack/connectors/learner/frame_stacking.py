@@ -1,4 +1,4 @@
-"""RLlib's import path of the classes `FrameStacking` and `FrameStackingLearner`, for learner pipelines."""
+"""`FrameStacking` and `FrameStackingLearner` for learner pipelines, under their RLlib import path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `ListifyDataForVectorEnv`."""
+"""Re-exports the class `ListifyDataForVectorEnv` under its RLlib import path."""
 
 from jaxrl_stack.connectors.markers import ListifyDataForVectorEnv
 

@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `RemoveSingleTsTimeRankFromBatch`."""
+"""Re-exports the class `RemoveSingleTsTimeRankFromBatch` under its RLlib import path."""
 
 from jaxrl_stack.connectors.markers import RemoveSingleTsTimeRankFromBatch
 

@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `UnBatchToIndividualItems`."""
+"""Re-exports the class `UnBatchToIndividualItems` under its RLlib import path."""
 
 from jaxrl_stack.connectors.markers import UnBatchToIndividualItems
 

@@ -1,4 +1,4 @@
-"""Helpers for modules and learners with target networks, at RLlib's import path."""
+"""Re-exports helpers for modules and learners with target networks under their RLlib import path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports of `MultiRLModule` and `MultiRLModuleSpec` at RLlib's path; `rl_module.py` defines both."""
+"""Re-exports `MultiRLModule` and `MultiRLModuleSpec` of `rl_module.py` under their RLlib import path."""
 
 from __future__ import annotations
 

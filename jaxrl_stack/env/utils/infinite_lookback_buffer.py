@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `InfiniteLookbackBuffer`, which is defined in `jaxrl_stack.episodes`."""
+"""Re-exports the class `InfiniteLookbackBuffer` of `jaxrl_stack.episodes` under its RLlib import path."""
 
 from jaxrl_stack.episodes.infinite_lookback_buffer import InfiniteLookbackBuffer
 

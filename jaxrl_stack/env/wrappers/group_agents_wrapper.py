@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `GroupAgentsWrapper`."""
+"""Re-exports the class `GroupAgentsWrapper` under its RLlib import path."""
 
 from jaxrl_stack.env.multi_agent_env import GROUP_INFO, GROUP_REWARDS, GroupAgentsWrapper
 

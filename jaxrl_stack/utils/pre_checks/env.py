@@ -1,4 +1,4 @@
-"""RLlib's import path of the function `check_multiagent_environments`."""
+"""Re-exports the function `check_multiagent_environments` under its RLlib import path."""
 
 from jaxrl_stack.env.pre_checks import check_multiagent_environments
 

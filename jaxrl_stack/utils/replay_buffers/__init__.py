@@ -1,4 +1,4 @@
-"""RLlib's import path of the replay buffers in `jaxrl_stack.replay`."""
+"""Re-exports the replay buffers of `jaxrl_stack.replay` under their RLlib import path."""
 
 from jaxrl_stack.replay import (
     EpisodeReplayBuffer,

@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `EpisodeReplayBuffer`."""
+"""Re-exports the class `EpisodeReplayBuffer` under its RLlib import path."""
 
 from jaxrl_stack.replay.episode_replay_buffer import EpisodeReplayBuffer
 

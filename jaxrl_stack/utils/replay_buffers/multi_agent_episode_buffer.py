@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `MultiAgentEpisodeReplayBuffer`."""
+"""Re-exports the class `MultiAgentEpisodeReplayBuffer` under its RLlib import path."""
 
 from jaxrl_stack.replay.multi_agent_episode_buffer import MultiAgentEpisodeReplayBuffer
 

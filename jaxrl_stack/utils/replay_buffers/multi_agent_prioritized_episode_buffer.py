@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `MultiAgentPrioritizedEpisodeReplayBuffer`."""
+"""Re-exports the class `MultiAgentPrioritizedEpisodeReplayBuffer` under its RLlib import path."""
 
 from jaxrl_stack.replay.multi_agent_prioritized_episode_buffer import MultiAgentPrioritizedEpisodeReplayBuffer
 

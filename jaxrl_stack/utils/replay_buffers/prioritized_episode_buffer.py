@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `PrioritizedEpisodeReplayBuffer`."""
+"""Re-exports the class `PrioritizedEpisodeReplayBuffer` under its RLlib import path."""
 
 from jaxrl_stack.replay.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
 

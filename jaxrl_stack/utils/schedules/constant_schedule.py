@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `ConstantSchedule`."""
+"""Re-exports the class `ConstantSchedule` under its RLlib import path."""
 
 from jaxrl_stack.utils.schedules.schedule import ConstantSchedule
 

@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `ExponentialSchedule`."""
+"""Re-exports the class `ExponentialSchedule` under its RLlib import path."""
 
 from jaxrl_stack.utils.schedules.schedule import ExponentialSchedule
 

@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `LinearSchedule`."""
+"""Re-exports the class `LinearSchedule` under its RLlib import path."""
 
 from jaxrl_stack.utils.schedules.schedule import LinearSchedule
 

@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `PiecewiseSchedule`."""
+"""Re-exports the class `PiecewiseSchedule` under its RLlib import path."""
 
 from jaxrl_stack.utils.schedules.schedule import PiecewiseSchedule
 

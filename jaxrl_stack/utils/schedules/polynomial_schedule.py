@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `PolynomialSchedule`."""
+"""Re-exports the class `PolynomialSchedule` under its RLlib import path."""
 
 from jaxrl_stack.utils.schedules.schedule import PolynomialSchedule
 

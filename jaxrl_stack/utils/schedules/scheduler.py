@@ -1,4 +1,4 @@
-"""RLlib's import path of the class `Scheduler`."""
+"""Re-exports the class `Scheduler` under its RLlib import path."""
 
 from jaxrl_stack.utils.schedules import Scheduler
 
