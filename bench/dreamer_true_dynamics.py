@@ -102,7 +102,7 @@ class Settings:
     seed: int = 0
 
 
-VARIANTS: dict[str, dict[str, float]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "critic_lr=1e-3": {"critic_lr": 1e-3},
     "critic_lr=1e-3, actor_lr=3e-4": {"critic_lr": 1e-3, "actor_lr": 3e-4},
@@ -175,7 +175,7 @@ class Training:
     def _nets(self, params: Any) -> Any:
         return nnx.merge(self._graph, nnx.State(params))
 
-    def _loss(self, params: Any, slow: Any, start: State, returns: ReturnRange, key: jax.Array) -> Any:
+    def _loss(self, params: Any, slow: Any, start: Any, returns: ReturnRange, key: jax.Array) -> Any:
         own, slow, settings = self._nets(params), self._nets(slow), self.settings
         imagined = imagine(DYNAMICS, own.actor, start, HORIZON, key, differentiable=False)
         has_ended = DYNAMICS.has_ended(start.features)

@@ -1,4 +1,4 @@
-"""A discount per step of a JAX environment, in advantages of PPO and targets of Q-learning, against hand computation."""
+"""A discount per step of a JAX environment, in advantages of PPO and targets of Q-learning, computed by hand."""
 
 from __future__ import annotations
 
