@@ -1048,6 +1048,7 @@ COMMAND_LINES = [
     command("cleanrl-env-id", ["train", "--algo", "PPO", "--env-id", "CartPole-v1"], "--env-id", "no option", "--env CartPole-v1"),
     command("cleanrl-timesteps", [*RUN, "--total-timesteps", "1000"], "--total-timesteps", "no option", "--stop '{\"num_env_steps_sampled_lifetime\": 1000}'"),
     command("environment-typo", ["train", "--algo", "PPO", "--env", "CartPol-v1"], "environment", "'CartPol-v1'", "Did you mean 'gymnax/CartPole-v1'"),
+    command("record-epsilon", ["record", "x", "--out", "y", "--epsilon", "half"], "--epsilon", "invalid number value", "'half'"),
     command("stop-no-json", [*RUN, "--stop", "{return: 475}"], "--stop", "{return: 475}", "double quotes inside"),
     command("stop-list", [*RUN, "--stop", "[475]"], "--stop", "[475]", "a JSON object"),
     command("stop-text", [*RUN, "--stop", '{"training_iteration": "3"}'], "--stop", "'3'", "must be a number"),

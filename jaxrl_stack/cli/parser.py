@@ -267,7 +267,8 @@ def _number_to_keep(text: str) -> int | str:
 
 
 # What argparse calls them: "invalid integer value: 'x'".
-_positive.__name__, _share.__name__, _steps.__name__ = "integer", "number", "number"
+_positive.__name__ = "integer"
+_share.__name__ = _share_or_all.__name__ = _steps.__name__ = "number"
 
 
 def what_is_unknown(argv: Sequence[str], arguments: argparse.Namespace, unknown: Sequence[str]) -> str:
