@@ -200,7 +200,7 @@ def measured(run: Run, bar: Bar, together: int) -> dict[str, Any]:
     points = zip(steps.astype(int).tolist(), greedy.tolist(), sampled.tolist(), seconds.round(1).tolist(), strict=True)
     curve = [list(point) for point in points]
     reached = None if end is None else curve[end][0]
-    of_all = {"together": together} if together > 1 else {}
+    of_all: dict[str, Any] = {"together": together} if together > 1 else {}
     if bar.holds:
         of_all["lowest"] = None if end is None else float(greedy[end:].min())
     elif end is not None:
