@@ -359,7 +359,7 @@ def categorical_targets(
         next_probs: float32 ``[N, K]``, target distribution of the next state and its action.
         terminateds: bool ``[N]``.
         n_step: Number of steps, ``[N]`` or scalar.
-        gamma: Discount of one step, scalar.
+        gamma: Discount of one step, ``[N]`` or scalar.
         atoms: float32 ``[K]``, from `support`.
 
     Returns:
@@ -370,7 +370,7 @@ def categorical_targets(
         next_values=atoms,
         terminateds=terminateds[..., None],
         n_step=jnp.broadcast_to(n_step, rewards.shape)[..., None],
-        gamma=gamma,
+        gamma=jnp.broadcast_to(gamma, rewards.shape)[..., None],
     )
     return project_onto_support(returns, next_probs, atoms)
 

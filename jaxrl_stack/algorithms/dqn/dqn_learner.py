@@ -97,7 +97,7 @@ class DQNLearner(TargetNetworkUpdates, Learner):
                 target_probs=q_learning.categorical_targets(
                     next_probs=at_ends(q_learning.select_atoms(fwd_out[QF_TARGET_NEXT_PROBS], best)),
                     atoms=fwd_out[ATOMS],
-                    **transition | {"gamma": jnp.expand_dims(transition["gamma"], -1)},
+                    **transition,
                 ),
                 atoms=fwd_out[ATOMS],
                 weights=weights,
