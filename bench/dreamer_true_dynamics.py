@@ -79,7 +79,7 @@ DYNAMICS: Any = TrueDynamics()
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Settings of actor and critic; defaults are those of `DreamerV3Config`.
+    """Settings of actor and critic, with the default values of `DreamerV3Config`.
 
     Args:
         actor_lr: Learning rate of the actor.

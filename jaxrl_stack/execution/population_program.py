@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class MemberStates:
     """States (learner, environments, replay buffer) of several members of a population.
 
-    Leaves are ``[V, ...]`` inside of the program and ``[D, V, ...]`` outside of it, for D devices with V members on
-    each.
+    The program, which runs on each device, sees leaves ``[V, ...]``; its caller sees leaves ``[D, V, ...]``. D is the
+    number of devices, and V the number of members on each device.
 
     Attributes:
         learner, runner, kept: See `TrainState`. Leaves that members share have no axis V.
